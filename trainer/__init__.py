@@ -1,0 +1,1 @@
+"""The training job: Megatron core layers and schedules, one DeepSpeed engine, PyTorch DCP."""
