@@ -1,0 +1,282 @@
+"""Reader of the node document: from parsed JSON to `NodeDocument`, refusing what it does not know.
+
+``None`` in the result means unknown. The dataclasses themselves are in `node.py`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import DocumentError
+from .node import (
+    GPU_SOURCES,
+    ORIGINS,
+    SCHEMA,
+    Collection,
+    Cpu,
+    Gid,
+    Gpu,
+    GpuDirect,
+    Identity,
+    Interface,
+    Limits,
+    Nic,
+    NodeDocument,
+    NumaNode,
+    Pcie,
+    Port,
+    Roce,
+    SlurmNode,
+    Versions,
+    as_json,
+)
+from .rows import Row
+
+__all__ = ["NodeDocument", "as_json", "read_document"]
+
+# A host name becomes a file name (nccl/<host>.conf), so nothing that could leave the directory may pass.
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+IOMMU_STATES = ("off", "passthrough", "on")
+LINK_LAYERS = ("InfiniBand", "Ethernet", "Unspecified")
+BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+DSCP_VALUES = 64
+PRIORITIES = 8
+
+
+def read_document(mapping: object) -> NodeDocument:
+    """Read a node document from parsed JSON.
+
+    Raises:
+        DocumentError: for another schema, an unknown key, a wrong type, a missing or doubled identity.
+    """
+    row = Row(mapping, "node document")
+    schema = row.get("schema")
+    if schema != SCHEMA:
+        raise DocumentError(f"node document has schema={schema!r}; this version reads {SCHEMA!r}")
+    host = row.required("host", row.text("host"))
+    if not HOST_NAME.fullmatch(host):
+        raise row.fail("host", "a host name (letters, digits, dot, dash, underscore)")
+    row.where = host
+    document = NodeDocument(
+        host=host,
+        origin=row.required("origin", row.choice("origin", ORIGINS)),
+        identity=row.row_or_empty("identity", _identity),
+        cpu=row.row_or_empty("cpu", _cpu),
+        memory_total_bytes=row.row_or_empty("memory", lambda memory: memory.whole("total_bytes")),
+        slurm=row.row("slurm", _slurm),
+        gpus=row.rows("gpus", _gpu),
+        nvswitches=row.texts("nvswitches"),
+        nics=row.rows("nics", _nic),
+        interfaces=row.rows("interfaces", _interface),
+        pcie=row.row_or_empty("pcie", _pcie),
+        versions=row.row_or_empty("versions", _versions),
+        gpudirect=row.row_or_empty("gpudirect", lambda it: GpuDirect(it.flag("peermem"), it.flag("dmabuf"))),
+        nccl_plugins=None if row.get("nccl_plugins") is None else row.texts("nccl_plugins"),
+        limits=row.row_or_empty("limits", _limits),
+        collection=row.row_or_empty("collection", _collection),
+    )
+    row.finish()
+    _refuse_duplicates(document)
+    return document
+
+
+def _bdf(row: Row) -> str | None:
+    value = row.text("bdf")
+    if value is not None and not BDF.fullmatch(value):
+        raise row.fail("bdf", "a PCI address with its domain, in lower case, like 0000:17:00.0, or null")
+    return value
+
+
+def _refuse_duplicates(document: NodeDocument) -> None:
+    """Two entries with one identity would make every table keyed by it drop one of them."""
+    identities: dict[str, list[int | str]] = {
+        "gpus[].index": [gpu.index for gpu in document.gpus],
+        "gpus[].bdf": [gpu.bdf for gpu in document.gpus if gpu.bdf],
+        "gpus[].uuid": [gpu.uuid for gpu in document.gpus if gpu.uuid],
+        "nics[].device": [nic.device for nic in document.nics],
+        "interfaces[].name": [interface.name for interface in document.interfaces],
+    }
+    for key, values in identities.items():
+        if len(set(values)) != len(values):
+            twice = sorted({str(value) for value in values if values.count(value) > 1})
+            raise DocumentError(f"{document.host}: {key} has {', '.join(twice)} more than once")
+
+
+def _identity(row: Row) -> Identity:
+    return Identity(
+        vendor=row.text("vendor"),
+        product=row.text("product"),
+        serial=row.text("serial"),
+        board_serial=row.text("board_serial"),
+        uuid=row.text("uuid"),
+        virtualization=row.text("virtualization"),
+        boot_id=row.text("boot_id"),
+    )
+
+
+def _cpu(row: Row) -> Cpu:
+    return Cpu(
+        model=row.text("model"),
+        sockets=row.whole("sockets"),
+        cores_per_socket=row.whole("cores_per_socket"),
+        threads_per_core=row.whole("threads_per_core"),
+        logical=row.whole("logical"),
+        numa_nodes=row.rows("numa_nodes", _numa_node),
+    )
+
+
+def _numa_node(row: Row) -> NumaNode:
+    return NumaNode(row.required("id", row.whole("id")), row.required("cpus", row.text("cpus")))
+
+
+def _slurm(row: Row) -> SlurmNode:
+    def whole(key: str) -> int:
+        return row.required(key, row.whole(key))
+
+    return SlurmNode(
+        cpus=whole("cpus"),
+        boards=whole("boards"),
+        sockets_per_board=whole("sockets_per_board"),
+        cores_per_socket=whole("cores_per_socket"),
+        threads_per_core=whole("threads_per_core"),
+        real_memory_mib=whole("real_memory_mib"),
+    )
+
+
+def _gpu(row: Row) -> Gpu:
+    return Gpu(
+        index=row.required("index", row.whole("index")),
+        uuid=row.text("uuid"),
+        bdf=_bdf(row),
+        pci_id=row.text("pci_id"),
+        slot=row.text("slot"),
+        name=row.text("name"),
+        serial=row.text("serial"),
+        memory_bytes=row.whole("memory_bytes"),
+        numa_node=row.whole("numa_node"),
+        pcie_path=row.texts("pcie_path"),
+        local_cpus=row.text("local_cpus"),
+        nvlink_links=row.whole("nvlink_links"),
+        ecc_enabled=row.flag("ecc_enabled"),
+        max_sm_clock_mhz=row.whole("max_sm_clock_mhz"),
+        power_limit_w=row.whole("power_limit_w"),
+        vbios=row.text("vbios"),
+        device_file=row.text("device_file"),
+    )
+
+
+def _nic(row: Row) -> Nic:
+    return Nic(
+        device=row.required("device", row.text("device")),
+        bdf=_bdf(row),
+        pci_id=row.text("pci_id"),
+        slot=row.text("slot"),
+        serial=row.text("serial"),
+        node_guid=row.text("node_guid"),
+        sys_image_guid=row.text("sys_image_guid"),
+        hca_type=row.text("hca_type"),
+        board_id=row.text("board_id"),
+        firmware=row.text("firmware"),
+        driver=row.text("driver"),
+        numa_node=row.whole("numa_node"),
+        pcie_path=row.texts("pcie_path"),
+        virtual_function=row.flag("virtual_function"),
+        bond_slaves=row.texts("bond_slaves"),
+        max_read_request=row.whole("max_read_request"),
+        ports=row.rows("ports", _port),
+        roce=row.row("roce", _roce),
+    )
+
+
+def _port(row: Row) -> Port:
+    return Port(
+        port=row.required("port", row.whole("port")),
+        state=row.text("state"),
+        physical_state=row.text("physical_state"),
+        rate_gbps=row.number("rate_gbps"),
+        link_layer=row.choice("link_layer", LINK_LAYERS),
+        netdev=row.text("netdev"),
+        mac=row.text("mac"),
+        mtu=row.whole("mtu"),
+        active_mtu=row.whole("active_mtu"),
+        port_guid=row.text("port_guid"),
+        gids=row.rows("gids", _gid),
+    )
+
+
+def _gid(row: Row) -> Gid:
+    return Gid(
+        index=row.required("index", row.whole("index")),
+        gid=row.required("gid", row.text("gid")),
+        type=row.text("type"),
+        netdev=row.text("netdev"),
+    )
+
+
+def _roce(row: Row) -> Roce:
+    roce = Roce(
+        trust=row.choice("trust", ("dscp", "pcp", "port", "both")),
+        dscp_to_priority=row.wholes_or_null("dscp_to_priority"),
+        pfc_priorities=row.wholes_or_null("pfc_priorities"),
+        traffic_class=row.whole("traffic_class"),
+        cma_tos=row.whole("cma_tos"),
+        ecn_priorities=row.wholes_or_null("ecn_priorities"),
+        cnp_dscp=row.whole("cnp_dscp"),
+    )
+    if roce.dscp_to_priority is not None and len(roce.dscp_to_priority) != DSCP_VALUES:
+        raise row.fail("dscp_to_priority", f"a list of {DSCP_VALUES} priorities")
+    for key in ("dscp_to_priority", "pfc_priorities", "ecn_priorities"):
+        if any(not 0 <= priority < PRIORITIES for priority in getattr(roce, key) or ()):
+            raise row.fail(key, f"a list of priorities from 0 to {PRIORITIES - 1}")
+    return roce
+
+
+def _interface(row: Row) -> Interface:
+    return Interface(
+        name=row.required("name", row.text("name")),
+        mac=row.text("mac"),
+        mtu=row.whole("mtu"),
+        state=row.text("state"),
+        addresses=row.texts("addresses"),
+        default_route=row.flag("default_route"),
+        bdf=_bdf(row),
+    )
+
+
+def _pcie(row: Row) -> Pcie:
+    return Pcie(
+        acs_bridges=None if row.get("acs_bridges") is None else row.texts("acs_bridges"),
+        iommu=row.choice("iommu", IOMMU_STATES),
+    )
+
+
+def _versions(row: Row) -> Versions:
+    return Versions(
+        os=row.text("os"),
+        kernel=row.text("kernel"),
+        nvidia_driver=row.text("nvidia_driver"),
+        nvidia_userspace=row.text("nvidia_userspace"),
+        nvidia_kernel_module=row.choice("nvidia_kernel_module", ("open", "proprietary")),
+        fabric_manager=row.text("fabric_manager"),
+        cuda=row.text("cuda"),
+        nccl=row.text("nccl"),
+        ofed=row.text("ofed"),
+        slurm=row.text("slurm"),
+        python=row.text("python"),
+    )
+
+
+def _limits(row: Row) -> Limits:
+    return Limits(
+        memlock_effective_bytes=row.whole("memlock_effective_bytes"),
+        memlock_configured_bytes=row.whole("memlock_configured_bytes"),
+        shm_bytes=row.whole("shm_bytes"),
+        rdma_devices_opened=row.whole("rdma_devices_opened"),
+    )
+
+
+def _collection(row: Row) -> Collection:
+    return Collection(
+        gpu_source=row.choice("gpu_source", GPU_SOURCES),
+        warnings=row.texts("warnings"),
+    )
