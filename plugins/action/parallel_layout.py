@@ -1,0 +1,109 @@
+"""Action plugin: compute the parallel layout of a job once, on the controller, from the documents of all hosts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.rackweave.errors import PlanError, RackweaveError
+from ..module_utils.rackweave.plan.cluster import Cluster
+from ..module_utils.rackweave.plan.layout import plan_layout
+from ..module_utils.rackweave.plan.request import ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
+
+_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "virtual_pipeline_size",
+    "data_parallel_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "sequence_length",
+    "zero_stage",
+)
+ARGUMENT_SPEC = {
+    "model": {"type": "raw", "required": True},
+    "documents_dir": {"type": "path"},
+    "hosts": {"type": "list", "elements": "str"},
+    "hardware_class": {"type": "dict"},
+    **{name: {"type": "int"} for name in _SIZES},
+    "sequence_parallel": {"type": "bool"},
+    "recompute": {"type": "str", "choices": list(RECOMPUTE)},
+    "offload": {"type": "str", "choices": list(OFFLOAD)},
+    "engine": {"type": "str", "choices": list(ENGINES), "default": "megatron"},
+    "precision": {"type": "str", "choices": list(PRECISIONS), "default": "bf16"},
+    "task": {"type": "str", "choices": list(TASKS), "default": "pretrain"},
+    "stage_layers": {"type": "list", "elements": "int"},
+    "cross_domain_tensor_parallel": {"type": "bool", "default": False},
+    "run": {"type": "str", "default": "run"},
+}
+
+
+class ActionModule(ActionBase):
+    """Compute the parallel layout; nothing is changed anywhere."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        _, args = self.validate_argument_spec(
+            ARGUMENT_SPEC,
+            required_one_of=[["documents_dir", "hardware_class"]],
+            required_by={"hardware_class": "hosts"},
+        )
+        try:
+            model = load_model(args.pop("model"))
+            cluster = build_cluster(args.pop("documents_dir"), args.pop("hosts"), args.pop("hardware_class"))
+            plan = plan_layout(cluster, model, LayoutRequest.from_mapping(args))
+        except (RackweaveError, OSError) as error:
+            return {**result, "failed": True, "msg": str(error)}
+        if not plan.fits:
+            return {**result, "failed": True, "msg": plan.reason, "layout": plan.as_dict()}
+        return {**result, "changed": False, "layout": plan.as_dict(), "msg": plan.reason}
+
+
+def load_model(model):
+    """Return a preset name or a mapping; a path to a JSON file is read.
+
+    Raises:
+        PlanError: if the file is not JSON.
+    """
+    if isinstance(model, str) and model.endswith(".json"):
+        try:
+            return json.loads(Path(model).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise PlanError(f"model file {model} is not JSON: {error}") from error
+    return model
+
+
+def build_cluster(documents_dir, hosts, hardware_class):
+    """Return the cluster from documents, in the order of hosts; without documents, from the declared class.
+
+    Raises:
+        RackweaveError: if a document or the class cannot be used.
+    """
+    documents = load_documents(documents_dir) if documents_dir else []
+    if documents:
+        return Cluster.from_documents(documents, order=hosts)
+    if hardware_class is None:
+        raise PlanError(f"no node document in {documents_dir}, and no hardware_class declared to plan with")
+    return Cluster.declared(hosts, hardware_class)
+
+
+def load_documents(directory):
+    """Return the parsed JSON of every document of a directory; a missing directory holds none.
+
+    Raises:
+        PlanError: if a file is not JSON.
+    """
+    documents = []
+    for path in sorted(Path(directory).glob("*.json")):
+        try:
+            documents.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise PlanError(f"node document {path} is not JSON: {error}") from error
+    return documents
