@@ -1,12 +1,63 @@
 # Two commands matter: `make demo` and `make test`. Everything else is a part of them.
 SHELL := /bin/bash
 VENV := .venv
-PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+INVENTORY ?= inventory/lab
+LAB_PLAY := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-playbook -i inventory/lab
+UNIT_TESTS := tests/unit tests/contract
+LAB_TESTS := tests/lab tests/testinfra
 
-.PHONY: test test-unit lint
-test test-unit:
-	scripts/setup
-	$(PY) -m pytest tests/unit
-lint:
-	scripts/setup
-	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/yamllint . && $(VENV)/bin/ansible-lint
+.PHONY: help demo test test-unit test-lab lint lab-up lab-down verify fit clean setup
+
+help:
+	@echo "make demo       all set-up and the main job, on the lab of this machine (YES=1: do not ask)"
+	@echo "make test       all set-up, linters and all tests, the lab's included"
+	@echo "make test-unit  set-up and the tests that need neither the lab nor root"
+	@echo "make lint       ruff, mypy, yamllint, ansible-lint"
+	@echo "make lab-up     only the nodes; make lab-down removes them and every side effect"
+	@echo "make verify     testinfra against INVENTORY=inventory/..."
+	@echo "make fit        fit the planner's constants again from the published measurements"
+	@echo "make clean      lab-down, then remove the environment, the caches and the state"
+
+setup:
+	scripts/setup all
+
+demo:
+	scripts/demo
+
+test: setup
+	scripts/system-packages test
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest $(UNIT_TESTS) $(LAB_TESTS)
+
+test-unit: setup
+	$(BIN)/python -m pytest -m "not multiprocess and not lab and not benchmark" $(UNIT_TESTS)
+
+test-lab: setup
+	scripts/system-packages test
+	$(BIN)/python -m pytest $(LAB_TESTS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/yamllint .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
+
+lab-up:
+	scripts/setup controller
+	$(LAB_PLAY) playbooks/lab_up.yml
+
+lab-down:
+	scripts/setup controller
+	$(LAB_PLAY) playbooks/lab_down.yml
+
+verify: setup
+	$(BIN)/python -m pytest tests/testinfra --inventory $(INVENTORY)
+
+fit: setup
+	scripts/fit
+
+clean:
+	if [ -x $(BIN)/ansible-playbook ] && [ -d .state/lab ]; then $(MAKE) --no-print-directory lab-down; fi
+	rm -rf $(VENV) .state .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
