@@ -1,9 +1,19 @@
 #!/usr/bin/python
 """Observe what a node really is. Runs on the node; thinks nothing: parsing is in ``rackweave.hardware``."""
 
-from __future__ import absolute_import, annotations, division, print_function
+from __future__ import annotations
 
-__metaclass__ = type
+import os
+import platform
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.rackweave.cli.nvml import nvml_reader
+from ..module_utils.rackweave.cli.system import LocalSystem
+from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.hardware.collect import collect_node
+from ..module_utils.rackweave.hardware.document import as_json
 
 DOCUMENTATION = r"""
 module: node_hardware
@@ -71,18 +81,6 @@ seconds:
   type: float
   returned: success
 """
-
-import os
-import platform
-import tempfile
-
-from ansible.module_utils.basic import AnsibleModule
-
-from ..module_utils.rackweave.cli.nvml import nvml_reader
-from ..module_utils.rackweave.cli.system import LocalSystem
-from ..module_utils.rackweave.errors import RackweaveError
-from ..module_utils.rackweave.hardware.collect import collect_node
-from ..module_utils.rackweave.hardware.document import as_json
 
 ARGUMENT_SPEC = {
     "host": {"type": "str", "required": True},
