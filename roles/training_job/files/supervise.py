@@ -1,0 +1,308 @@
+"""Runs torchrun on one node to its end, whatever the end is; called by launch.sh, stdlib only.
+
+It hands signals on, notices ranks that vanish, stand still or make no progress, writes down what it saw, leaves no
+process of the attempt behind, and maps the results of its ranks to one status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from launch import (
+    DONE,
+    RETRY,
+    SAVED,
+    STOP,
+    Refusal,
+    attempt_dir,
+    environment_of,
+    now,
+    own_host,
+    planned_hosts,
+    planned_ranks,
+    processes,
+    read_json,
+    refuse,
+    say,
+    status_of,
+    sweep,
+    worst,
+    write_exit,
+)
+
+POLL_S = 0.5
+STOPPED_S = 5.0  # a rank in state T for this long is reported
+LONELY_S = 60.0  # torchrun without a living rank for this long is stuck: its own clean-up takes up to 30 s
+PEER_WAIT_S = 8.0  # after a failure: how long the other nodes may take to write down what they saw
+TERM_GRACE_S = 15.0  # Slurm kills 30 s after its SIGTERM
+STEP_PHASES = ("forward", "backward", "optimizer_step")
+SLOW_PHASE_FACTOR = 10  # loading, saving and compiling may take that much longer than a step
+
+
+class Ranks:
+    """What is known of this host's ranks: their processes, when each was last seen, and what they wrote."""
+
+    def __init__(self, local: list[int]) -> None:
+        self.local = local
+        self.pid: dict[int, int] = {}
+        self.gone: dict[int, str] = {}
+        self.state: dict[int, str] = {}
+        self.stopped_since: dict[int, float] = {}
+        self.progress: dict[int, tuple[object, float]] = {}
+
+    def look(self) -> None:
+        """Find the processes of ranks (once), then notice the ones that vanish or stand still."""
+        if len(self.pid) < len(self.local):
+            self._find()
+        for rank, pid in self.pid.items():
+            if rank in self.gone:
+                continue
+            state, _ = status_of(pid)
+            if state in ("", "Z", "X"):
+                self.gone[rank] = now()
+                if self.result(rank) is None:
+                    say(
+                        f"rank {rank} (pid {pid}) ended without a result: it was killed, or died before it could report"
+                    )
+            elif state in ("T", "t"):
+                self._stopped(rank, pid)
+            else:
+                self.stopped_since.pop(rank, None)
+            self.state[rank] = state
+
+    def _find(self) -> None:
+        for pid in processes():
+            environment = environment_of(pid)
+            rank = environment.get("RANK", "")
+            # Children of a rank inherit RANK; the rank itself is the child of torchrun, which has none.
+            if rank.isdigit() and int(rank) in self.local and "RANK" not in environment_of(status_of(pid)[1]):
+                self.pid.setdefault(int(rank), pid)
+
+    def _stopped(self, rank: int, pid: int) -> None:
+        since = self.stopped_since.setdefault(rank, time.monotonic())
+        if since > 0 and time.monotonic() - since > STOPPED_S:
+            say(f"rank {rank} (pid {pid}) is stopped (process state T) and takes no part in the job")
+            self.stopped_since[rank] = -1.0  # said once
+
+    def over(self) -> bool:
+        """Whether the ranks have been here and none of them lives any more."""
+        if self.pid:
+            return len(self.gone) == len(self.pid)
+        return all(self.result(rank) is not None for rank in self.local)  # too short-lived to be seen
+
+    def result(self, rank: int) -> dict | None:
+        return read_json(attempt_dir() / "result" / f"{rank}.json")
+
+    def stalled_for(self, stall_s: float) -> str:
+        """Return a sentence once no rank of this host has made progress for too long, else an empty text."""
+        clock = time.monotonic()
+        youngest, phases = float("inf"), set()
+        for rank in self.local:
+            if rank in self.gone:
+                continue
+            mark, phase = self._mark(rank)
+            seen, since = self.progress.get(rank, (None, clock))
+            if seen != mark:
+                since = clock
+            self.progress[rank] = (mark, since)
+            youngest = min(youngest, clock - since)
+            phases.add(phase)
+        limit = stall_s if phases and phases <= set(STEP_PHASES) else stall_s * SLOW_PHASE_FACTOR
+        if youngest == float("inf") or youngest <= limit:
+            return ""
+        return f"no rank of this host has made progress for {youngest:.0f} s (phase {', '.join(sorted(phases))})"
+
+    def _mark(self, rank: int) -> tuple[object, str]:
+        """What must change while a rank works: its phase file, or its output where a program writes no phases."""
+        phase = read_json(attempt_dir() / "phase" / f"{rank}.json")
+        if phase is not None:
+            return tuple(sorted((key, str(value)) for key, value in phase.items())), str(phase.get("phase"))
+        log = attempt_dir() / "logs" / own_host() / str(rank)
+        sizes = tuple(
+            (log / name).stat().st_size if (log / name).exists() else 0 for name in ("stdout.log", "stderr.log")
+        )
+        return sizes, "not reported"
+
+    def describe(self) -> list[dict]:
+        return [
+            {
+                "rank": rank,
+                "pid": self.pid.get(rank),
+                "gone": self.gone.get(rank),
+                "state": self.state.get(rank) or None,
+                "result": self.result(rank) is not None,
+            }
+            for rank in self.local
+        ]
+
+
+def torchrun_words() -> list[str]:
+    """Return torchrun's command line: static rendezvous, since node ranks come from the plan."""
+    env = os.environ
+    attempt = str(attempt_dir())
+    words = []
+    for word in shlex.split(env["RACKWEAVE_COMMAND"]):
+        if word == "{megatron_args}":
+            words += (attempt_dir() / "megatron.args").read_text().split("\n")[:-1]
+        else:
+            words.append(word.replace("{attempt}", attempt).replace("{run_dir}", env["RACKWEAVE_RUN_DIR"]))
+    return [
+        "torchrun",
+        f"--nnodes={env['RACKWEAVE_NNODES']}",
+        f"--nproc-per-node={env['RACKWEAVE_NPROC']}",
+        f"--node-rank={env['RACKWEAVE_NODE_RANK']}",
+        f"--master-addr={env['RACKWEAVE_MASTER_ADDR']}",
+        f"--master-port={env['RACKWEAVE_MASTER_PORT']}",
+        "--max-restarts=0",
+        f"--log-dir={attempt}/logs/{own_host()}/torchrun",
+        "--no-python",
+        "bash",
+        f"{attempt}/launch.sh",
+        "rank",
+        *words,
+    ]
+
+
+def check_port() -> None:
+    """On the master: refuse early, with a sentence, where the rendezvous port is taken."""
+    if os.environ["RACKWEAVE_NODE_RANK"] != "0":
+        return
+    number = int(os.environ["RACKWEAVE_MASTER_PORT"])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", number))
+        except OSError as error:
+            raise Refusal(f"the rendezvous port {number} is taken on {own_host()} ({error.strerror})", RETRY) from error
+
+
+class Supervisor:
+    """Runs torchrun to its end, whatever the end is."""
+
+    def __init__(self) -> None:
+        self.ranks = Ranks([row["rank"] for row in planned_ranks() if row["host"] == own_host()])
+        self.stall_s = float(os.environ.get("RACKWEAVE_STALL_S", "600"))
+        self.signal_at: float | None = None
+        self.child: subprocess.Popen | None = None
+
+    def on_signal(self, number: int, frame: object) -> None:
+        if self.signal_at is None:
+            self.signal_at = time.monotonic()
+
+    def run(self) -> int:
+        """Start torchrun, follow it, clean up, and return the status of this node."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.on_signal)
+        words = torchrun_words()
+        say(f"node rank {os.environ['RACKWEAVE_NODE_RANK']} of {os.environ['RACKWEAVE_NNODES']}: {shlex.join(words)}")
+        try:
+            self.child = subprocess.Popen(words)
+        except OSError as error:
+            raise Refusal(f"torchrun cannot be started ({error}); is the trainer's environment installed?") from error
+        stuck = self.follow(self.child)
+        described = self.ranks.describe()  # before anything is killed
+        if left := sweep():
+            say(f"ended {left} process(es) of this attempt that torchrun had left")
+        launcher_code = self.child.wait()
+        code, reason = self.classify(launcher_code, stuck)
+        write_exit(code, reason, launcher_code, self.signal_at is not None, described)
+        say(f"ended with status {code}: {reason}")
+        if code not in (DONE, SAVED) and self.signal_at is None:
+            self.wait_for_peers()
+        return code
+
+    def follow(self, child: subprocess.Popen) -> str:
+        """Wait for torchrun's end; return why it had to be given up, or an empty text."""
+        lonely_since: float | None = None
+        while child.poll() is None:
+            self.ranks.look()
+            if self.signal_at is not None and self.terminate(child):
+                return ""
+            if stalled := self.ranks.stalled_for(self.stall_s):
+                return stalled
+            if self.ranks.over():
+                lonely_since = lonely_since or time.monotonic()
+                if time.monotonic() - lonely_since > LONELY_S:
+                    return f"torchrun did not end in {LONELY_S:.0f} s after its last rank"
+            time.sleep(POLL_S)
+        self.ranks.look()
+        return ""
+
+    def terminate(self, child: subprocess.Popen) -> bool:
+        """Hand a termination on; return True once the grace is over. A save that was asked for may finish first."""
+        assert self.signal_at is not None
+        waited = time.monotonic() - self.signal_at
+        saving = (attempt_dir() / "save-and-exit").exists()
+        if not saving and waited < POLL_S * 2:
+            say("asked to end: " + json.dumps(self.ranks.describe()))
+            child.send_signal(signal.SIGTERM)
+        return waited > TERM_GRACE_S
+
+    def classify(self, launcher_code: int, stuck: str) -> tuple[int, str]:
+        """Map what the ranks wrote, and what torchrun returned, to one status and a phrase."""
+        results = {rank: self.ranks.result(rank) for rank in self.ranks.local}
+        written = {rank: result for rank, result in results.items() if result}
+        codes = {rank: int(result.get("code", RETRY)) for rank, result in written.items()}
+        missing = [rank for rank in self.ranks.local if rank not in written]
+        if stuck:
+            return worst([RETRY, *codes.values()]), stuck
+        if launcher_code == 0 and not written:
+            return DONE, "the program ended well and wrote no results"
+        if written and not missing and worst(list(codes.values())) in (DONE, SAVED):
+            return worst(list(codes.values())), "every rank ended well"
+        if self.signal_at is not None:
+            return worst([RETRY, *codes.values()]), "ended from outside (by Slurm, or because another node failed)"
+        if not written:
+            return foreign_code(launcher_code)
+        code = worst([*codes.values(), *([RETRY] if missing else [])])
+        speaker = next((rank for rank in written if codes[rank] == code), None)
+        if speaker is None or (missing and code == RETRY):
+            return code, self.missing_phrase(missing)
+        return code, f"rank {speaker}: {written[speaker].get('reason') or written[speaker].get('exit')}"
+
+    def missing_phrase(self, missing: list[int]) -> str:
+        """Name the ranks that wrote nothing, the first to go first: the others were most likely ended after it."""
+        first, *others = sorted(missing, key=lambda rank: self.ranks.gone.get(rank, "~"))
+        then = f", then rank(s) {', '.join(map(str, others))}" if others else ""
+        return f"rank {first} ended without a result{then}"
+
+    def wait_for_peers(self) -> None:
+        """Let the other nodes notice the failure by themselves: srun kills them as soon as this one returns."""
+        others = [host for host in planned_hosts(planned_ranks()) if host != own_host()]
+        deadline = time.monotonic() + PEER_WAIT_S
+        while time.monotonic() < deadline and self.signal_at is None:
+            if all((attempt_dir() / "logs" / host / "exit.json").exists() for host in others):
+                return
+            time.sleep(POLL_S)
+
+
+def foreign_code(launcher_code: int) -> tuple[int, str]:
+    """Status of a program that writes no results: a rank killed by a signal may be tried again, an error may not."""
+    log = attempt_dir() / "logs" / own_host() / "launch.log"
+    text = log.read_text(errors="replace") if log.exists() else ""
+    signals = re.findall(r"exitcode\s*:\s*-(\d+)", text)
+    if launcher_code < 0:
+        return RETRY, f"torchrun was killed by signal {-launcher_code}"
+    if signals:
+        return RETRY, f"a rank was killed by signal {signals[0]}"
+    return STOP, f"torchrun ended with status {launcher_code} and no rank wrote a result"
+
+
+def main() -> int:
+    try:
+        check_port()
+        return Supervisor().run()
+    except Refusal as refusal:
+        return refuse(refusal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
