@@ -1,0 +1,106 @@
+"""The programs that a bench compares, each as an object with `step(index) -> loss`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..flat_engine import Acceleration, FlatEngine
+from ..mesh import Mesh
+from ..model.partition import stage_parameters
+from .case import CLIP_GRAD, LEARNING_RATE, BenchCase, job_of
+from .peer import PeerGpt, peer_name
+from .synthetic import SyntheticTokens
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Micro-batches of one data-parallel rank, on its device."""
+
+    source: SyntheticTokens
+    case: BenchCase
+    dp_rank: int
+    device: torch.device
+
+    def micro_batch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return tokens and labels of a micro-batch; samples of a step are dealt to ranks micro-batch by micro-batch."""
+        per_round = self.case.micro_batch_size * self.case.data_parallel_size
+        first = step * self.case.global_batch_size + index * per_round + self.dp_rank * self.case.micro_batch_size
+        tokens, labels = self.source.batch(first, self.case.micro_batch_size)
+        if self.device.type == "cuda":
+            return (
+                tokens.pin_memory().to(self.device, non_blocking=True),
+                labels.pin_memory().to(self.device, non_blocking=True),
+            )
+        return tokens, labels
+
+
+class PeerProgram:
+    """Plain PyTorch on one device."""
+
+    def __init__(self, case: BenchCase, batches: Batches, weights: Mapping[str, Tensor], compiled: bool) -> None:
+        self._case, self._batches = case, batches
+        device = batches.device
+        with device:
+            self._model = PeerGpt(case.model)
+        self._load(weights)
+        decayed = [p for p in self._model.parameters() if p.ndim > 1]
+        others = [p for p in self._model.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(
+            groups, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda"
+        )
+        self._run: Callable[[Tensor, Tensor], Tensor] = torch.compile(self._model) if compiled else self._model
+
+    @torch.no_grad()
+    def _load(self, weights: Mapping[str, Tensor]) -> None:
+        own = dict(self._model.named_parameters())
+        for name, value in weights.items():
+            own.pop(peer_name(name)).copy_(value)
+        if own:
+            raise ValueError(f"no initial weight for {', '.join(own)}")
+
+    def step(self, index: int) -> Tensor:
+        """Train one step; return its mean loss."""
+        total = torch.zeros((), device=self._batches.device)
+        for micro in range(self._case.num_microbatches):
+            tokens, labels = self._batches.micro_batch(index, micro)
+            with torch.autocast(self._batches.device.type, torch.bfloat16, enabled=self._case.dtype == "bfloat16"):
+                loss = self._run(tokens, labels) / self._case.num_microbatches
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_GRAD)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return total
+
+
+class TrainerProgram:
+    """The trainer's own model, engine and micro-batch, without its data and telemetry; one pipeline stage."""
+
+    def __init__(self, case: BenchCase, batches: Batches, mesh: Mesh, acceleration: Acceleration | None) -> None:
+        from ..model.build import build_stages
+
+        self._case, self._batches = case, batches
+        job = job_of(case, "gloo")
+        stages = build_stages(job, mesh)
+        infos = list(stage_parameters(stages, case.model, mesh.where.tp_rank, case.tensor_parallel_size))
+        self.engine = FlatEngine(job, mesh, stages, infos, acceleration)
+
+    def _micro_batch(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        if self.engine.micro_batch is not None:
+            return self.engine.micro_batch(tokens, labels)
+        loss = self.engine.forward(0, tokens, labels)
+        self.engine.backward(loss / self._case.num_microbatches)
+        return loss.detach()
+
+    def step(self, index: int) -> Tensor:
+        """Train one step; return its mean loss."""
+        total = torch.zeros((), device=self._batches.device)
+        for micro in range(self._case.num_microbatches):
+            total += self._micro_batch(*self._batches.micro_batch(index, micro))
+        self.engine.step(LEARNING_RATE)
+        return total / self._case.num_microbatches

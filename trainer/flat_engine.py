@@ -1,0 +1,203 @@
+"""ZeRO 0 and 1 on one flat buffer, behind trainer.engine.Engine: no hook a parameter, one fused AdamW, one clip.
+
+On CUDA the layers are compiled, weight gradients are added to the fp32 buffer inside the backward pass, and a micro-batch
+without pipeline stages is one CUDA graph. The mathematics are DeepSpeed's (a test compares both).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .config import JobConfig
+from .engine import Fragment, StageList, StepReport, decays
+from .flat_adamw import AdamWConstants
+from .flat_graph import GraphedMicroBatch
+from .flat_loss import LossHead, softmax_gradient_
+from .flat_modules import route_gradients
+from .flat_optimizer import FlatGroups, FlatOptimizer, FlatOptions, FlatParameter
+from .loss_scale import LossScale
+from .mesh import Mesh
+from .model.init import is_tied_copy
+from .model.partition import ParameterInfo
+from .model.stage import Stage
+
+LOSS_CHUNK = 4096
+"""Tokens whose logits are made at once; large enough to fill a GPU, small enough to bound fp32 temporaries."""
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """What is switched on beside the flat optimizer; every combination computes the same.
+
+    `fused`: gradients go to the flat buffer inside the backward pass, and the loss is fused with the output projection;
+    without it leaf hooks add them. `compiled`: layers and loss. `graphed`: a micro-batch is one CUDA graph.
+    """
+
+    fused: bool
+    compiled: bool
+    graphed: bool
+
+    @classmethod
+    def for_job(cls, job: JobConfig, device: torch.device) -> Acceleration:
+        """Return what pays and works: compilers and graphs on CUDA, graphs only where nothing draws or waits."""
+        sizes, dropout = job.plan.sizes, job.train.dropout
+        cuda = device.type == "cuda"
+        alone = sizes.pipeline_parallel_size == 1 and sizes.tensor_parallel_size == 1
+        random = dropout.hidden > 0 or dropout.attention > 0
+        # Recomputation saves and restores random states on the host, which a graph cannot hold.
+        return cls(True, cuda, cuda and alone and not random and sizes.recompute == "none")
+
+
+class FlatEngine:
+    """See trainer.engine.Engine."""
+
+    name = "flat"
+
+    def __init__(
+        self,
+        job: JobConfig,
+        mesh: Mesh,
+        stages: Sequence[Stage],
+        infos: Sequence[ParameterInfo],
+        acceleration: Optional[Acceleration] = None,
+    ) -> None:
+        self._mesh, self._stages, self._module = mesh, stages, StageList(stages)
+        self._num_microbatches = job.plan.sizes.num_microbatches
+        self._infos = {info.name: info for info in infos}
+        self.optimizer = _build_optimizer(job, mesh, infos)
+        self._scale = LossScale() if job.train.dtype == "float16" else None
+        tied = job.plan.model.tied_embeddings and job.plan.sizes.pipeline_parallel_size > 1
+        self._tied_grads = self._copies_of_tied_weight() if tied else []
+        self._staged: Optional[Tensor] = None
+        self._graph: Optional[GraphedMicroBatch] = None
+        self.acceleration = acceleration or Acceleration.for_job(job, mesh.device)
+        self._accelerate(mesh)
+
+    def _accelerate(self, mesh: Mesh) -> None:
+        if self.acceleration.fused:
+            whole = torch.compile(softmax_gradient_) if self.acceleration.compiled else softmax_gradient_
+            split = mesh.tensor if mesh.sizes.tensor_parallel_size > 1 else None
+            for stage in self._stages:
+                route_gradients(stage, self.optimizer.main_grads, LossHead(split, LOSS_CHUNK, whole))
+        else:
+            self.optimizer.accumulate_by_hooks()
+        if self.acceleration.compiled:
+            for stage in self._stages:
+                compile_layers(stage)
+
+    def _copies_of_tied_weight(self) -> list[Tensor]:
+        weights = [stage.shared_embedding_weight() for stage in self._stages]
+        return [self.optimizer.main_grads[weight] for weight in weights if weight is not None]
+
+    @property
+    def micro_batch(self) -> Optional[Callable[[Tensor, Tensor], Tensor]]:
+        """Forward and backward of a whole model in one call, or None where Megatron's schedule must run them."""
+        return self._graphed if self.acceleration.graphed else None
+
+    def _graphed(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Return the micro-batch's mean loss; its gradients are accumulated, divided by the number of micro-batches."""
+        if self._graph is None:
+            kept = self.optimizer.state.main_grads.clone() if self._dirty() else None
+            self._graph = GraphedMicroBatch(self._forward_backward, tokens, labels)
+            self.optimizer.clear()
+            if kept is not None:
+                self.optimizer.state.main_grads.copy_(kept)
+        return self._graph(tokens, labels)
+
+    def _dirty(self) -> bool:
+        return bool(self.optimizer.state.main_grads.any())
+
+    def _forward_backward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        loss = self._module(0, tokens, labels)
+        (loss / self._num_microbatches).backward()
+        detached: Tensor = loss.detach()
+        return detached
+
+    def forward(self, chunk: int, tokens: Tensor, labels: Optional[Tensor]) -> Tensor:
+        output: Tensor = self._module(chunk, tokens, labels)
+        return output
+
+    def backward(self, scalar: Tensor) -> None:
+        (scalar if self._scale is None else scalar * self._scale.value).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, learning_rate: float) -> StepReport:
+        self._staged = None
+        self._sum_tied()
+        divisor = 1.0 if self._scale is None else self._scale.value
+        # The only wait of a step comes after everything is launched.
+        norm = float(self.optimizer.step(learning_rate, divisor))
+        finite = math.isfinite(norm)
+        if not finite:
+            self.optimizer.retract()
+        if self._scale is not None:
+            self._scale.update(finite)
+        return StepReport(norm, not finite)
+
+    def _sum_tied(self) -> None:
+        if not self._tied_grads:
+            return
+        from megatron.core import parallel_state
+
+        for grad in self._tied_grads:
+            dist.all_reduce(grad, group=parallel_state.get_embedding_group())
+
+    def train(self, training: bool) -> None:
+        self._module.train(training)
+
+    def skip(self) -> None:
+        self.optimizer.clear()
+
+    def fragments(self) -> Iterator[Fragment]:
+        """Yield views of this rank's state; those of `master` count once `refresh` is called (see Engine)."""
+        if not self.optimizer.groups.sharded and self._mesh.where.dp_rank:
+            return
+        state = self.optimizer.state
+        # Halves have no fp32 view: the whole weights are made once, and taken back by `refresh`.
+        master = self._staged = state.master()
+        for piece in self.optimizer.layout.fragments(state.shard):
+            own = slice(piece.shard_start, piece.shard_start + piece.numel)
+            states = {"master": master[own], "exp_avg": state.exp_avg[own], "exp_avg_sq": state.exp_avg_sq[own]}
+            yield Fragment(self._infos[piece.name], piece.parameter_start, states)
+
+    def refresh(self, optimizer_steps: int) -> None:
+        self.optimizer.steps = optimizer_steps
+        state, groups = self.optimizer.state, self.optimizer.groups
+        master = state.master() if self._staged is None else self._staged
+        if groups.data is not None and not groups.sharded:
+            for tensor in (master, state.exp_avg, state.exp_avg_sq):
+                dist.broadcast(tensor, dist.get_global_rank(groups.data, 0), group=groups.data)
+        state.set_master(master)
+        self._staged = None
+        self.optimizer.publish()
+
+
+def compile_layers(stage: Stage) -> None:
+    """Compile each transformer layer by itself: equal layers share their kernels, so it costs one compilation."""
+    # Layers differ in nothing that the compiler guards, but a model may mix kinds of layer and modes (evaluation).
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    for layer in stage.decoder.layers:
+        layer.compile(dynamic=False)
+
+
+def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo]) -> FlatOptimizer:
+    sizes, config = job.plan.sizes, job.train.optimizer
+
+    def counts(info: ParameterInfo) -> bool:
+        twice = sizes.pipeline_parallel_size > 1 and is_tied_copy(info.name, job.plan.model)
+        return not twice and (info.split_dim is not None or mesh.where.tp_rank == 0)
+
+    groups = FlatGroups(
+        mesh.data if sizes.data_parallel_size > 1 else None,
+        mesh.model if sizes.parallel.model_parallel_size > 1 else None,
+        sizes.zero_stage > 0,
+    )
+    constants = AdamWConstants(config.beta1, config.beta2, config.epsilon, config.weight_decay)
+    parameters = [FlatParameter(info.name, info.parameter, decays(info), counts(info)) for info in infos]
+    return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad))

@@ -1,0 +1,78 @@
+"""Weight gradients added straight into a flat fp32 buffer, inside the backward pass and inside compiled regions.
+
+A matrix product with bfloat16 operands and an fp32 accumulator adds to the buffer in its epilogue: no bfloat16
+gradient tensor, no second pass, no hook per parameter. Megatron-core reaches the same with an Apex extension.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def _supports_fp32_accumulation() -> bool:
+    return hasattr(torch.ops.aten.addmm, "dtype_out")
+
+
+@torch.library.custom_op("rackweave::accumulate_product", mutates_args=("target",))
+def accumulate_product(target: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add `left.t() @ right` to `target`; left (n, a), right (n, b), target (a, b) in fp32 or in their own type."""
+    if target.dtype == left.dtype:
+        target.addmm_(left.t(), right)
+    elif left.is_cuda and _supports_fp32_accumulation():
+        torch.ops.aten.addmm.dtype_out(target, left.t(), right, torch.float32, out=target)
+    else:
+        target.add_(left.t() @ right)
+
+
+@accumulate_product.register_fake
+def _accumulate_product_fake(target: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    return None
+
+
+class FlatLinearFunction(torch.autograd.Function):
+    """`x @ weight.t()` whose weight gradient goes to `main_grad` and nowhere else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+        """Return (..., out) of x (..., in) and weight (out, in)."""
+        ctx.save_for_backward(x, weight)
+        ctx.main_grad = main_grad
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Return the input's gradient; add the weight's to the buffer."""
+        x, weight = ctx.saved_tensors
+        grad = grad_outputs[0]
+        accumulate_product(ctx.main_grad, grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1]))
+        return grad @ weight, None, None
+
+
+class SinkFunction(torch.autograd.Function):
+    """The parameter itself; its gradient goes to `main_grad` and nowhere else. For biases and norm weights."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+        """Return a view of the parameter."""
+        ctx.main_grad = main_grad
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[None, None]:
+        """Add the gradient to the buffer."""
+        ctx.main_grad.add_(grad_outputs[0])
+        return None, None
+
+
+def flat_linear(x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+    """Return `x @ weight.t()`, with the weight's gradient added to `main_grad` in the backward pass."""
+    result: torch.Tensor = FlatLinearFunction.apply(x, weight, main_grad)  # type: ignore[no-untyped-call]
+    return result
+
+
+def sink(parameter: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+    """Return the parameter, with its gradient added to `main_grad` in the backward pass."""
+    result: torch.Tensor = SinkFunction.apply(parameter, main_grad)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,136 @@
+"""Rewire a built stage so that every gradient lands in the flat fp32 buffer inside the backward pass itself.
+
+A module keeps its class's behaviour; only how it reads its own parameters changes. No autograd hook is left, so the
+layers compile whole and a micro-batch can be captured as one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
+from torch import Tensor, nn
+
+from .flat_linear import flat_linear, sink
+from .flat_loss import LossHead, flat_cross_entropy
+from .model.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def route_gradients(stage: Stage, main_grads: Mapping[nn.Parameter, Tensor], head: LossHead) -> None:
+    """Send the gradients of all parameters in `main_grads` there; parameters that are not in it are left alone."""
+    for module in list(stage.modules()):
+        own = {name: main_grads[p] for name, p in module.named_parameters(recurse=False) if p in main_grads}
+        if own:
+            _adopt(module, own)
+    if stage.output_layer is not None:
+        _adopt_head(stage, main_grads, head)
+
+
+def _adopt(module: nn.Module, own: Mapping[str, Tensor]) -> None:
+    kind = type(module)
+    base: type = {ColumnParallelLinear: FlatColumn}.get(kind, kind)
+    if isinstance(module, RowParallelLinear):
+        base = FlatRow
+    module.__class__ = _reading_class(base, tuple(own))
+    if isinstance(module, (FlatColumn, FlatRow)):
+        # A number, so that a compiled layer need not ask a process group.
+        module.tensor_size = module.tp_group.size()
+    for name, grad in own.items():
+        # Set past nn.Module: a plain tensor attribute, neither parameter nor buffer.
+        object.__setattr__(module, f"main_grad_{name}", grad)
+
+
+@functools.cache
+def _reading_class(base: type, names: tuple[str, ...]) -> type:
+    """Return `base` with parameters that are read through `sink`; one class, so that equal layers share compiled code."""
+    return type(f"Sinking{base.__name__}", (base,), {name: property(_reader(name)) for name in names})
+
+
+def _reader(name: str) -> Any:
+    def read(module: nn.Module) -> Tensor:
+        parameter = module._parameters[name]
+        assert parameter is not None
+        return sink(parameter, getattr(module, f"main_grad_{name}"))
+
+    return read
+
+
+class FlatColumn(ColumnParallelLinear):
+    """Column-parallel linear with a fused weight gradient."""
+
+    def forward(self, hidden: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return (output, bias to add later or None), as Megatron's own layer does."""
+        if weight is not None:
+            output: tuple[Tensor, Tensor | None] = super().forward(hidden, weight=weight)
+            return output
+        if self.sequence_parallel:
+            hidden = gather_from_sequence_parallel_region(hidden, group=self.tp_group)
+        else:
+            hidden = _copy_to_group(hidden, self.tp_group, self.tensor_size)
+        result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight)
+        if self.bias is None or self.skip_bias_add:
+            return result, self.bias
+        return result + self.bias, None
+
+
+class FlatRow(RowParallelLinear):
+    """Row-parallel linear with a fused weight gradient; its bias is the caller's to add (`skip_bias_add`)."""
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return (output summed over the tensor group, bias or None)."""
+        result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight)
+        if self.sequence_parallel:
+            result = reduce_scatter_to_sequence_parallel_region(result, group=self.tp_group)
+        elif self.tensor_size > 1:
+            result = reduce_from_tensor_model_parallel_region(result, group=self.tp_group)
+        bias = self.bias
+        if bias is not None and self.sequence_parallel:
+            bias = copy_to_tensor_model_parallel_region(bias, group=self.tp_group)
+        return result, bias
+
+
+def _copy_to_group(hidden: Tensor, group: torch.distributed.ProcessGroup, size: int) -> Tensor:
+    if size == 1:
+        return hidden
+    copied: Tensor = copy_to_tensor_model_parallel_region(hidden, group=group)
+    return copied
+
+
+def _adopt_head(stage: Stage, main_grads: Mapping[nn.Parameter, Tensor], head: LossHead) -> None:
+    assert stage.output_layer is not None
+    # A tied head on the stage of the embedding has no weight of its own.
+    owns = stage.output_layer._parameters.get("weight") is not None
+    owner = stage.output_layer if owns or stage.embedding is None else stage.embedding.word_embeddings
+    weight = owner._parameters["weight"]
+    if weight is None or weight not in main_grads:
+        return
+    object.__setattr__(stage, "flat_head", (weight, main_grads[weight], head))
+    stage.__class__ = FlatStage
+
+
+class FlatStage(Stage):
+    """A last stage whose output projection and loss are one fused operation."""
+
+    def _head(self, hidden: Tensor, labels: Tensor | None) -> Tensor:
+        if labels is None:
+            return super()._head(hidden, labels)
+        weight, main_grad, head = self.flat_head
+        group = self.output_layer.tp_group
+        if self.config.sequence_parallel:
+            hidden = gather_from_sequence_parallel_region(hidden, group=group)
+        else:
+            hidden = _copy_to_group(hidden, group, group.size())
+        losses = flat_cross_entropy(hidden.flatten(0, 1), weight, main_grad, labels.transpose(0, 1).reshape(-1), head)
+        return losses.mean()

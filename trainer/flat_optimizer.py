@@ -1,0 +1,184 @@
+"""Reduction, norm, clipping and the AdamW step on flat buffers: one collective a bucket, one kernel a kind of parameter.
+
+Independent of the model: it works on any named parameters. Gradients of all backward passes of a step are summed in fp32
+in `main_grads`, either by modules that know it (trainer.flat_modules) or by leaf hooks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from .flat_adamw import AdamWConstants, AdamWKernels, clip_factor, step_scalars
+from .flat_layout import FlatLayout, Kind, ParameterSpec, plan_flat_layout
+from .flat_state import FlatState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class FlatOptions:
+    """`clip_grad` 0 means no clipping; `bucket_numel` counts elements."""
+
+    constants: AdamWConstants
+    clip_grad: float
+    bucket_numel: int = 40_000_000
+
+
+@dataclass(frozen=True)
+class FlatParameter:
+    """A parameter and how it is treated; see ParameterSpec."""
+
+    name: str
+    parameter: nn.Parameter
+    decayed: bool
+    counted: bool
+
+
+@dataclass(frozen=True)
+class FlatGroups:
+    """Process groups, None where a group has one rank.
+
+    `data` holds the ranks that see different samples; they share the state if `sharded` (ZeRO 1), else each has all of
+    it (ZeRO 0). `model` (tensor x pipeline) shares the gradient norm.
+    """
+
+    data: dist.ProcessGroup | None
+    model: dist.ProcessGroup | None
+    sharded: bool = True
+
+    @property
+    def shards(self) -> int:
+        """Number of parts of the state."""
+        return 1 if self.data is None or not self.sharded else dist.get_world_size(self.data)
+
+    @property
+    def shard(self) -> int:
+        """The part that this rank owns."""
+        return 0 if self.data is None or not self.sharded else dist.get_rank(self.data)
+
+
+class FlatOptimizer:
+    """One per rank, for all parameters that the rank trains."""
+
+    def __init__(self, parameters: Sequence[FlatParameter], groups: FlatGroups, options: FlatOptions) -> None:
+        specs = [ParameterSpec(p.name, tuple(p.parameter.shape), p.decayed, p.counted) for p in parameters]
+        by_name = {p.name: p.parameter for p in parameters}
+        self.groups, self._options = groups, options
+        self.layout: FlatLayout = plan_flat_layout(specs, groups.shards, options.bucket_numel)
+        self.state = FlatState(self.layout, by_name, groups.shard, parameters[0].parameter.dtype)
+        self.main_grads: dict[nn.Parameter, Tensor] = {
+            by_name[slot.spec.name]: self.state.view(self.state.main_grads, slot.start, slot.spec.shape)
+            for slot in self.layout.slots()
+        }
+        device = self.state.weights.device
+        self._kernels = AdamWKernels.for_device(device)
+        self._scalars = torch.zeros(3, dtype=torch.float32, device=device)
+        self.steps = 0
+        """Optimizer steps taken; Adam's bias correction counts them."""
+
+    def accumulate_by_hooks(self) -> None:
+        """Let autograd's own leaf hooks add gradients; for models whose modules were not rewired."""
+        for parameter, main_grad in self.main_grads.items():
+            parameter.register_post_accumulate_grad_hook(_Accumulate(main_grad))
+
+    @torch.no_grad()
+    def step(self, learning_rate: float, divisor: float = 1.0) -> Tensor:
+        """Reduce, clip, update, gather; return the norm of the mean gradient before clipping, on the device.
+
+        Where that norm is not finite nothing is updated; the caller, who looks at it later, must then call `retract`.
+        Every rank of the data and model groups must call this.
+
+        Args:
+            learning_rate: of this step.
+            divisor: loss scale that the gradients carry.
+        """
+        self.steps += 1
+        self._reduce()
+        norm = self._total_norm() / divisor
+        clip = clip_factor(norm, self._options.clip_grad, divisor)
+        for kind in self.layout.shard_kinds():
+            self._update(kind, clip, learning_rate)
+        self.publish()
+        return norm
+
+    def retract(self) -> None:
+        """Take back the count of a step that updated nothing."""
+        self.steps -= 1
+
+    def clear(self) -> None:
+        """Drop the accumulated gradients."""
+        self.state.main_grads.zero_()
+
+    def _reduce(self) -> None:
+        """Average the gradients over the data-parallel ranks; a sharded rank keeps its own part."""
+        if self.groups.data is None:
+            return
+        if not self.groups.sharded:
+            dist.all_reduce(self.state.main_grads, op=dist.ReduceOp.AVG, group=self.groups.data)
+            return
+        for bucket in self.layout.buckets:
+            whole = self.state.whole_bucket(self.state.main_grads, bucket)
+            own = self.state.shard_bucket(self.state.shard_grads, bucket)
+            dist.reduce_scatter_tensor(own, whole, op=dist.ReduceOp.AVG, group=self.groups.data)
+        self.state.main_grads.zero_()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Give every data-parallel rank the whole updated weights."""
+        if self.groups.data is None or not self.groups.sharded:
+            return
+        for bucket in self.layout.buckets:
+            whole = self.state.whole_bucket(self.state.weights, bucket)
+            own = self.state.shard_bucket(self.state.shard_weights, bucket)
+            dist.all_gather_into_tensor(whole, own, group=self.groups.data)
+
+    def _total_norm(self) -> Tensor:
+        squares = torch.zeros((), dtype=torch.float32, device=self.state.weights.device)
+        for kind in self.layout.shard_kinds():
+            if kind.counted:
+                piece = self.state.shard_grads[kind.start : kind.start + kind.numel]
+                squares += torch.linalg.vector_norm(piece).square()
+        if self.groups.data is not None and self.groups.sharded:
+            dist.all_reduce(squares, group=self.groups.data)
+        if self.groups.model is not None:
+            dist.all_reduce(squares, group=self.groups.model)
+        return squares.sqrt()
+
+    def _update(self, kind: Kind, clip: Tensor, learning_rate: float) -> None:
+        piece = slice(kind.start, kind.start + kind.numel)
+        state, constants = self.state, self._options.constants
+        constants = constants if kind.decayed else constants.without_decay()
+        step_scalars(learning_rate, constants, self.steps, self._scalars)
+        common = (
+            state.exp_avg[piece],
+            state.exp_avg_sq[piece],
+            state.shard_grads[piece],
+            self._scalars,
+            clip,
+            constants,
+        )
+        if state.rest is not None:
+            self._kernels.halves(state.shard_weights[piece], state.rest[piece], *common)
+        elif state.wide is not None:
+            self._kernels.full(state.wide[piece], *common)
+            state.shard_weights[piece].copy_(state.wide[piece])
+        else:
+            self._kernels.full(state.shard_weights[piece], *common)
+
+
+@dataclass(frozen=True)
+class _Accumulate:
+    main_grad: Tensor
+
+    @torch.no_grad()
+    def __call__(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self.main_grad.add_(parameter.grad)
+        parameter.grad = None
