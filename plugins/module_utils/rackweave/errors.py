@@ -19,3 +19,7 @@ class ParseError(RackweaveError):
 
 class FabricError(RackweaveError):
     """A network that cannot carry the job as described."""
+
+
+class ProvisionError(RackweaveError):
+    """A node change that would not work or must not happen: packages, versions, mounts, runtimes, consent."""

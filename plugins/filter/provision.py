@@ -1,0 +1,97 @@
+"""Filters for the roles that change nodes: names of pure functions of ``rackweave.provision``, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.provision import gate, gpu, inventory, qos, runtime, storage, transactions, versions
+
+
+def _said_plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn our own errors into the template error that Ansible shows, without a traceback."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except RackweaveError as exc:
+            raise AnsibleFilterError(str(exc)) from exc
+
+    return call
+
+
+def _fabric_manager_decision(facts: Mapping[str, Any], state: str) -> dict[str, object]:
+    return gpu.fabric_manager_decision(gpu.pci_devices(facts["pci"]), state)
+
+
+def _gpudirect(_value: object, **options: Any) -> dict[str, object]:
+    return gpu.gpudirect_decision(**options)
+
+
+def _gpu_count(facts: Mapping[str, Any]) -> int:
+    return len(gpu.gpus(gpu.pci_devices(facts["pci"])))
+
+
+def _runtime_conf(settings: Mapping[str, Any]) -> str:
+    return runtime.runtime_conf(runtime.job_runtime(settings))
+
+
+def _slurm_inventory(nodes: str, config: str, **options: Any) -> dict[str, object]:
+    controller = inventory.Host(inventory.parse_slurm_controller(config))
+    return inventory.inventory(inventory.parse_slurm_nodes(nodes), controller, **options)
+
+
+def _host_inventory(hosts: str, controller: str, **options: Any) -> dict[str, object]:
+    compute: Sequence[inventory.Host] = inventory.hosts_named(inventory.expand_hosts(hosts))
+    return inventory.inventory(compute, inventory.Host(controller), **options)
+
+
+class FilterModule:
+    """The filters, by the name they have in templates."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return name to function."""
+        functions: dict[str, Callable[..., Any]] = {
+            "require_driver_version": versions.require_driver_version,
+            "driver_branch": versions.driver_branch,
+            "upstream_version": versions.upstream_version,
+            "equal_versions": versions.require_equal_versions,
+            "apt_candidates": transactions.parse_apt_policy,
+            "check_candidates": transactions.check_candidates,
+            "check_driver_transaction": transactions.check_driver_transaction,
+            "check_package_transaction": transactions.check_package_transaction,
+            "installed_packages": transactions.parse_installed,
+            "repoquery_candidates": transactions.parse_repoquery,
+            "fabric_manager_decision": _fabric_manager_decision,
+            "gpu_count": _gpu_count,
+            "gpudirect": _gpudirect,
+            "smi_library_version": gpu.smi_library_version,
+            "first_version": gpu.first_version,
+            "fabric_is_up": gpu.fabric_is_up,
+            "driver_reboot_reasons": gpu.driver_reboot_reasons,
+            "driver_library_mismatch": gpu.driver_library_mismatch,
+            "kernel_headers_missing": gpu.kernel_headers_missing,
+            "in_container": gate.is_container,
+            "reboot_decision": gate.reboot_decision,
+            "pending_entries": gate.pending_entries,
+            "guarded_entries": gate.guarded,
+            "unproven_warning": gate.unproven_warning,
+            "qos_document": qos.qos_document,
+            "select_rdma_devices": qos.select_devices,
+            "persistent_rdma_names": qos.persistent_names,
+            "storage_mounts": storage.mounts,
+            "fstab_lines": storage.fstab_lines,
+            "mounted_wrongly": storage.mounted_wrongly,
+            "nvme_discovery_lines": storage.discovery_lines,
+            "stripe_arguments": storage.stripe_arguments,
+            "stripe_is_set": storage.stripe_is_set,
+            "job_runtime_conf": _runtime_conf,
+            "slurm_inventory": _slurm_inventory,
+            "host_inventory": _host_inventory,
+        }
+        return {name: _said_plainly(function) for name, function in functions.items()}

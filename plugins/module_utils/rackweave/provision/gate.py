@@ -1,0 +1,70 @@
+"""What may be done to a node now: consent, a running job, a container; and how that is reported.
+
+One decision for every disruptive change, so that no role invents its own. Whether Slurm has work on the node is found
+out elsewhere; here only its answer is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import ProvisionError
+
+_CONTAINERS = ("docker", "podman", "container", "containerd", "lxc", "systemd-nspawn", "oci")
+
+
+def is_container(virtualization: Mapping[str, object]) -> bool:
+    """Return whether the facts ``virtualization_type`` and ``virtualization_tech_guest`` say: inside a container."""
+    guest = virtualization.get("virtualization_tech_guest") or ()
+    names = set(guest) if isinstance(guest, (list, tuple, set)) else {str(guest)}
+    if virtualization.get("virtualization_role") == "guest":
+        names.add(str(virtualization.get("virtualization_type")))
+    return bool(names.intersection(_CONTAINERS))
+
+
+def reboot_decision(
+    reasons: Sequence[str], *, consent: bool, consent_variable: str, disruptive_ok: bool, container: bool
+) -> dict[str, object]:
+    """Return what to do about a needed reboot: ``action`` and one sentence.
+
+    ``action`` is ``none`` (nothing to do), ``skip`` (a container cannot), ``pending`` (a job runs there), ``report``
+    (no consent) or ``reboot``.
+    """
+    why = "; ".join(reasons)
+    if not reasons:
+        return {"action": "none", "message": "no reboot is due"}
+    if container:
+        return {"action": "skip", "message": f"a container cannot reboot into another kernel or driver: {why}"}
+    if not disruptive_ok:
+        return {"action": "pending", "message": f"reboot due, Slurm has work on the node: {why}"}
+    if not consent:
+        return {"action": "report", "message": f"reboot due ({why}); set {consent_variable} to let the role do it"}
+    return {"action": "reboot", "message": f"rebooting once: {why}"}
+
+
+def pending_entries(role: str, changes: Mapping[str, object], *, disruptive_ok: bool) -> list[dict[str, str]]:
+    """Return one entry for each change that was held back on a node with work.
+
+    Args:
+        role: the role that would have made the changes.
+        changes: what would change, as a sentence fragment, to whether it would.
+        disruptive_ok: whether the changes were made; then nothing is pending.
+    """
+    if disruptive_ok:
+        return []
+    return [{"role": role, "change": what} for what, would in sorted(changes.items()) if would]
+
+
+def guarded(role: str, what: Iterable[str], reason: str) -> list[dict[str, str]]:
+    """Return records of steps that were left out because the place cannot do them; never an empty reason."""
+    if not reason:
+        raise ProvisionError(f"role {role} skipped {', '.join(what)} without a reason")
+    return [{"role": role, "skipped": step, "reason": reason} for step in what]
+
+
+def unproven_warning(role: str, system: str, proven: Sequence[str]) -> str | None:
+    """Return a warning if the role never ran on this system, such as ``debian 12``; ``None`` if it did."""
+    if system in proven:
+        return None
+    ran_on = ", ".join(proven) if proven else "no system so far"
+    return f"role {role} is unproven on {system}: it ran on {ran_on} only; read its support table before relying on it"

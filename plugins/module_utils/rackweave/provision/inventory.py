@@ -1,0 +1,137 @@
+"""A first inventory for newcomers, from a list of hosts or from what a live Slurm says about its nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import ProvisionError
+
+_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
+_RANGE = re.compile(r"^(?P<head>[^\[\]]*)\[(?P<body>[0-9,\-]+)\](?P<tail>.*)$")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node: name, address if it differs, GPUs as Slurm names them (``gpu:h100:8``)."""
+
+    name: str
+    address: str | None = None
+    gres: str | None = None
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Return the names of a host list such as ``gpu[01-04,07],login1``, in its order, padding kept.
+
+    Raises:
+        ProvisionError: for an unbalanced bracket, an empty range, or something that is no host name.
+    """
+    names = []
+    for part in _split(text):
+        names += _expand(part)
+    wrong = [name for name in names if not _NAME.match(name)]
+    if wrong:
+        raise ProvisionError(f"{wrong[0]!r} in the host list {text!r} is not a host name")
+    return names
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas and white space outside of brackets."""
+    parts, depth, word = [], 0, ""
+    for character in text.strip() + ",":
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if depth not in (0, 1):
+            raise ProvisionError(f"host list {text!r}: brackets do not match")
+        if depth == 0 and (character == "," or character.isspace()):
+            if word:
+                parts.append(word)
+            word = ""
+        else:
+            word += character
+    if depth or word:
+        raise ProvisionError(f"host list {text!r}: brackets do not match")
+    return parts
+
+
+def _expand(part: str) -> list[str]:
+    match = _RANGE.match(part)
+    if match is None:
+        return [part]
+    names = []
+    for piece in match["body"].split(","):
+        low, dash, high = piece.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
+            raise ProvisionError(f"host list {part!r}: {piece!r} is not a number or an ascending range")
+        for number in range(int(low), int(high if dash else low) + 1):
+            names += [f"{match['head']}{number:0{len(low)}d}{rest}" for rest in _expand(match["tail"])]
+    return names
+
+
+def parse_slurm_nodes(text: str) -> list[Host]:
+    """Return the nodes of ``scontrol show node --oneliner``: name, address, GPUs.
+
+    Raises:
+        ProvisionError: if no node is in the text.
+    """
+    hosts = []
+    for line in text.splitlines():
+        fields = dict(re.findall(r"(?:^|\s)(NodeName|NodeAddr|Gres)=(\S+)", line))
+        if "NodeName" not in fields:
+            continue
+        name, address, gres = fields["NodeName"], fields.get("NodeAddr"), fields.get("Gres")
+        hosts.append(Host(name, None if address in (name, None) else address, None if gres == "(null)" else gres))
+    if not hosts:
+        raise ProvisionError(
+            "scontrol show node --oneliner named no node; is slurmctld running, and is this its cluster?"
+        )
+    return hosts
+
+
+def parse_slurm_controller(text: str) -> str:
+    """Return the controller's host from ``scontrol show config``: ``SlurmctldHost[0] = ctl(10.0.0.1)`` -> ``ctl``."""
+    match = re.search(r"^SlurmctldHost(?:\[0\])?\s*=\s*([^\s(]+)", text, re.MULTILINE)
+    if match is None:
+        raise ProvisionError("scontrol show config names no SlurmctldHost")
+    return match.group(1)
+
+
+def inventory(
+    compute: Sequence[Host], controller: Host, *, user: str | None = None, slurm_manage: bool = True
+) -> dict[str, object]:
+    """Return a YAML inventory as plain data: groups ``slurm_controller`` and ``gpu_nodes``, and what it is good for.
+
+    Args:
+        compute: nodes that train.
+        controller: the host of slurmctld; may be a compute node too.
+        user: login name for ssh; ``None`` leaves it to ssh's own configuration.
+        slurm_manage: false for a cluster whose Slurm exists already.
+
+    Raises:
+        ProvisionError: if there is no compute node or a name appears twice.
+    """
+    names = [host.name for host in compute]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        raise ProvisionError(f"{', '.join(twice)} appears more than once" if twice else "the host list is empty")
+    variables: dict[str, object] = {"slurm_manage": slurm_manage}
+    if user:
+        variables["ansible_user"] = user
+    return {
+        "all": {
+            "vars": variables,
+            "children": {
+                "slurm_controller": {"hosts": {controller.name: _host_variables(controller)}},
+                "gpu_nodes": {"hosts": {host.name: _host_variables(host) for host in compute}},
+            },
+        }
+    }
+
+
+def _host_variables(host: Host) -> dict[str, str]:
+    return {"ansible_host": host.address} if host.address else {}
+
+
+def hosts_named(names: Iterable[str]) -> list[Host]:
+    """Return plain hosts for a list of names."""
+    return [Host(name) for name in names]

@@ -1,0 +1,139 @@
+"""Shared file systems as values: mount table lines, systemd unit names, NVMe-oF targets and Lustre striping."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ..errors import ProvisionError
+
+# Options that a shared file system gets when the operator names none. `_netdev` and `nofail` keep a node bootable while
+# the server is away; `hard` makes NFS wait instead of handing an I/O error to the trainer in the middle of a save.
+_DEFAULT_OPTIONS = {
+    "nfs": "vers=4.2,hard,noatime,nconnect=8,_netdev,nofail",
+    "nfs4": "vers=4.2,hard,noatime,nconnect=8,_netdev,nofail",
+    "lustre": "flock,noatime,_netdev,nofail",
+    "xfs": "noatime,_netdev,nofail",
+    "ext4": "noatime,_netdev,nofail",
+}
+TYPES = (*_DEFAULT_OPTIONS, "gpfs")
+_MOUNT_KEYS = {"path", "type", "source", "options"}
+_SOURCES = {
+    "nfs": re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:/]+):/\S*$"),
+    "lustre": re.compile(r"^[^\s]+@[a-z0-9]+(?:[:,][^\s]+@[a-z0-9]+)*:/\S+$"),
+}
+_NVME_KEYS = {"transport", "address", "port", "subsystem"}
+_SIZE = re.compile(r"^\d+[KMG]?$")
+
+
+def mounts(rows: Sequence[Mapping[str, object]]) -> list[dict[str, str]]:
+    """Return the mounts with their options filled in, ordered so that a parent comes before what lies below it.
+
+    Raises:
+        ProvisionError: naming the mount and what is wrong with it, or the path that two mounts claim.
+    """
+    result = []
+    for row in rows:
+        result.append(_mount(row))
+    paths = [mount["path"] for mount in result]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise ProvisionError(f"shared_storage_mounts: {', '.join(twice)} is the path of more than one mount")
+    return sorted(result, key=lambda mount: mount["path"])
+
+
+def _mount(row: Mapping[str, object]) -> dict[str, str]:
+    unknown = sorted(set(row) - _MOUNT_KEYS)
+    missing = sorted({"path", "type", "source"} - set(row))
+    if unknown or missing:
+        complaint = f"unknown key {', '.join(unknown)}" if unknown else f"no {', '.join(missing)}"
+        raise ProvisionError(f"shared_storage_mounts: {dict(row)!r} has {complaint}")
+    path, kind, source = str(row["path"]), str(row["type"]), str(row["source"])
+    if kind not in TYPES:
+        raise ProvisionError(f"shared_storage_mounts: type {kind!r} of {path} is none of {', '.join(TYPES)}")
+    if not re.match(r"^/[^\s,]+$", path) or path != "/" + path.strip("/") or "/../" in path + "/":
+        raise ProvisionError(f"shared_storage_mounts: {path!r} is not a plain absolute path")
+    form = _SOURCES.get("nfs" if kind == "nfs4" else kind)
+    if re.search(r"\s", source) or not source or (form is not None and not form.match(source)):
+        raise ProvisionError(f"shared_storage_mounts: source {source!r} of {path} is not of the form that {kind} takes")
+    return {
+        "path": path,
+        "type": kind,
+        "source": source,
+        "options": str(row.get("options") or _DEFAULT_OPTIONS.get(kind, "")),
+    }
+
+
+def fstab_lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the lines of ``/etc/fstab``; GPFS is left out, because ``mmmount`` keeps its own table."""
+    return [f"{m['source']} {m['path']} {m['type']} {m['options']} 0 0" for m in mounts(rows) if m["type"] != "gpfs"]
+
+
+def mounted_wrongly(wanted: Mapping[str, str], table: str) -> str | None:
+    """Return what is wrong with a mount: ``"absent"``, a sentence, or ``None`` if it is right.
+
+    Args:
+        wanted: one element of :func:`mounts`.
+        table: text of ``/proc/mounts``; the last mount of a path is the visible one.
+    """
+    visible = None
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) >= 4 and _unescape(fields[1]) == wanted["path"]:
+            visible = (_unescape(fields[0]), fields[2])
+    if visible is None:
+        return "absent"
+    source, kind = visible
+    same_kind = kind == wanted["type"] or {kind, wanted["type"]} == {"nfs", "nfs4"}
+    if same_kind and (source == wanted["source"] or wanted["type"] == "gpfs"):
+        return None
+    return f"{wanted['path']} is mounted from {source} ({kind}), wanted {wanted['source']} ({wanted['type']})"
+
+
+def _unescape(field: str) -> str:
+    """Return a field of /proc/mounts with its octal escapes (``\\040`` for a space) resolved."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), field)
+
+
+def discovery_lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return lines of ``/etc/nvme/discovery.conf`` for the NVMe-oF targets.
+
+    Each row has ``transport`` (``rdma`` or ``tcp``), ``address``, optionally ``port`` (4420) and ``subsystem``.
+    """
+    lines = []
+    for row in rows:
+        unknown = sorted(set(row) - _NVME_KEYS)
+        if unknown or not row.get("address") or row.get("transport") not in ("rdma", "tcp"):
+            raise ProvisionError(
+                f"shared_storage_nvme_targets: {dict(row)!r} needs transport (rdma or tcp) and address, and knows "
+                f"{', '.join(sorted(_NVME_KEYS))}"
+            )
+        line = f"--transport={row['transport']} --traddr={row['address']} --trsvcid={row.get('port', 4420)}"
+        lines.append(line + (f" --nqn={row['subsystem']}" if row.get("subsystem") else ""))
+    return lines
+
+
+def stripe_arguments(stripe: Mapping[str, object]) -> list[str]:
+    """Return the arguments of ``lfs setstripe`` for a checkpoint directory.
+
+    Keys: ``count`` (-1 is all targets) and ``size`` (``16M``). Many ranks write one large file each, so a count of -1
+    suits few ranks; with as many ranks as targets, 1 avoids contention.
+    """
+    count, size = stripe.get("count", -1), str(stripe.get("size", "16M"))
+    if isinstance(count, bool) or not isinstance(count, int) or count < -1 or count == 0:
+        raise ProvisionError(f"shared_storage: stripe count {count!r} is neither -1 nor at least 1")
+    if not _SIZE.match(size):
+        raise ProvisionError(f"shared_storage: stripe size {size!r} is not a number with K, M or G")
+    return ["-c", str(count), "-S", size]
+
+
+def stripe_is_set(stripe: Mapping[str, object], shown: str) -> bool:
+    """Return whether ``lfs getstripe -c -S -d`` shows the wanted striping (count on one line, bytes on the next)."""
+    numbers = [int(n) for n in re.findall(r"-?\d+", shown)]
+    wanted = stripe_arguments(stripe)
+    return len(numbers) >= 2 and numbers[0] == int(wanted[1]) and numbers[1] == _bytes(wanted[3])
+
+
+def _bytes(size: str) -> int:
+    factor = {"K": 1024, "M": 1024**2, "G": 1024**3}.get(size[-1], 1)
+    return int(size.rstrip("KMG")) * factor
