@@ -38,7 +38,8 @@ from launch import (
     write_exit,
 )
 
-POLL_S = 0.5
+POLL_S = 0.1  # short, so that of several ranks the first to go is seen going first
+SLOW_POLL = 5  # every fifth look also searches /proc and reads the ranks' phases
 STOPPED_S = 5.0  # a rank in state T for this long is reported
 LONELY_S = 60.0  # torchrun without a living rank for this long is stuck: its own clean-up takes up to 30 s
 PEER_WAIT_S = 8.0  # after a failure: how long the other nodes may take to write down what they saw
@@ -52,6 +53,7 @@ class Ranks:
 
     def __init__(self, local: list[int]) -> None:
         self.local = local
+        self.looks = 0
         self.pid: dict[int, int] = {}
         self.gone: dict[int, str] = {}
         self.state: dict[int, str] = {}
@@ -60,7 +62,8 @@ class Ranks:
 
     def look(self) -> None:
         """Find the processes of ranks (once), then notice the ones that vanish or stand still."""
-        if len(self.pid) < len(self.local):
+        self.looks += 1
+        if len(self.pid) < len(self.local) and self.looks % SLOW_POLL == 0:
             self._find()
         for rank, pid in self.pid.items():
             if rank in self.gone:
@@ -131,12 +134,21 @@ class Ranks:
         )
         return sizes, "not reported"
 
+    def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes that torchrun's table of failures gives, which only a parent process can know."""
+        log = attempt_dir() / "logs" / own_host() / "launch.log"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        by_pid = {int(pid): int(code) for code, pid in re.findall(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)", text)}
+        return {rank: by_pid[pid] for rank, pid in self.pid.items() if pid in by_pid}
+
     def describe(self) -> list[dict]:
+        codes = self.exit_codes()
         return [
             {
                 "rank": rank,
                 "pid": self.pid.get(rank),
                 "gone": self.gone.get(rank),
+                "exit_code": codes.get(rank),
                 "state": self.state.get(rank) or None,
                 "result": self.result(rank) is not None,
             }
@@ -191,6 +203,7 @@ class Supervisor:
         self.ranks = Ranks([row["rank"] for row in planned_ranks() if row["host"] == own_host()])
         self.stall_s = float(os.environ.get("RACKWEAVE_STALL_S", "600"))
         self.signal_at: float | None = None
+        self.term_sent = False
         self.child: subprocess.Popen | None = None
 
     def on_signal(self, number: int, frame: object) -> None:
@@ -226,6 +239,9 @@ class Supervisor:
             self.ranks.look()
             if self.signal_at is not None and self.terminate(child):
                 return ""
+            if self.ranks.looks % SLOW_POLL:
+                time.sleep(POLL_S)
+                continue
             if stalled := self.ranks.stalled_for(self.stall_s):
                 return stalled
             if self.ranks.over():
@@ -241,7 +257,8 @@ class Supervisor:
         assert self.signal_at is not None
         waited = time.monotonic() - self.signal_at
         saving = (attempt_dir() / "save-and-exit").exists()
-        if not saving and waited < POLL_S * 2:
+        if not saving and not self.term_sent:
+            self.term_sent = True
             say("asked to end: " + json.dumps(self.ranks.describe()))
             child.send_signal(signal.SIGTERM)
         return waited > TERM_GRACE_S
@@ -260,8 +277,8 @@ class Supervisor:
             return worst(list(codes.values())), "every rank ended well"
         if self.signal_at is not None:
             return worst([RETRY, *codes.values()]), "ended from outside (by Slurm, or because another node failed)"
-        if not written:
-            return foreign_code(launcher_code)
+        if not written and not any((attempt_dir() / "phase").iterdir()):
+            return foreign_code(launcher_code, self.ranks.exit_codes())
         code = worst([*codes.values(), *([RETRY] if missing else [])])
         speaker = next((rank for rank in written if codes[rank] == code), None)
         if speaker is None or (missing and code == RETRY):
@@ -269,10 +286,12 @@ class Supervisor:
         return code, f"rank {speaker}: {written[speaker].get('reason') or written[speaker].get('exit')}"
 
     def missing_phrase(self, missing: list[int]) -> str:
-        """Name the ranks that wrote nothing, the first to go first: the others were most likely ended after it."""
-        first, *others = sorted(missing, key=lambda rank: self.ranks.gone.get(rank, "~"))
+        """Name the ranks that wrote nothing, the first to go first: torchrun ends the others (-15) after it."""
+        codes = self.ranks.exit_codes()
+        first, *others = sorted(missing, key=lambda rank: (codes.get(rank) == -15, self.ranks.gone.get(rank, "~")))
+        how = f" (exit code {codes[first]})" if first in codes else ""
         then = f", then rank(s) {', '.join(map(str, others))}" if others else ""
-        return f"rank {first} ended without a result{then}"
+        return f"rank {first} ended without a result{how}{then}"
 
     def wait_for_peers(self) -> None:
         """Let the other nodes notice the failure by themselves: srun kills them as soon as this one returns."""
@@ -284,15 +303,14 @@ class Supervisor:
             time.sleep(POLL_S)
 
 
-def foreign_code(launcher_code: int) -> tuple[int, str]:
+def foreign_code(launcher_code: int, exit_codes: dict[int, int]) -> tuple[int, str]:
     """Status of a program that writes no results: a rank killed by a signal may be tried again, an error may not."""
-    log = attempt_dir() / "logs" / own_host() / "launch.log"
-    text = log.read_text(errors="replace") if log.exists() else ""
-    signals = re.findall(r"exitcode\s*:\s*-(\d+)", text)
     if launcher_code < 0:
         return RETRY, f"torchrun was killed by signal {-launcher_code}"
-    if signals:
-        return RETRY, f"a rank was killed by signal {signals[0]}"
+    killed = {rank: code for rank, code in exit_codes.items() if code < 0 and code != -15}
+    if killed:
+        rank, code = min(killed.items())
+        return RETRY, f"rank {rank} was killed by signal {-code}"
     return STOP, f"torchrun ended with status {launcher_code} and no rank wrote a result"
 
 

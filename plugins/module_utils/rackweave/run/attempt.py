@@ -73,6 +73,7 @@ _EXIT = Record(
                     "rank": Whole(),
                     "pid": Nullable(Whole(1)),
                     "gone": Nullable(Text()),
+                    "exit_code": Nullable(Whole(-255)),
                     "state": Nullable(Text()),
                     "result": Flag(),
                 }

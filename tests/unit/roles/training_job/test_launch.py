@@ -76,7 +76,7 @@ def test_a_killed_rank_is_named_and_its_hanging_peers_are_ended(job):
     begin = time.monotonic()
     code, output = job.run()
     assert code == 75
-    assert "node-b: rank 1 ended without a result, then rank(s) 0" in job.json("end.json")["reason"]
+    assert "node-b: rank 1 ended without a result (exit code -9), then rank(s) 0" in job.json("end.json")["reason"]
     assert "rank 1 (pid" in output
     assert "ended without a result: it was killed" in output
     assert time.monotonic() - begin < 40
