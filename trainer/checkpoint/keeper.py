@@ -1,0 +1,252 @@
+"""What the training loop knows of checkpoints: choose, load, save, close."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from ..config import JobConfig
+from ..engine import Engine, Fragment
+from ..errors import RetryError, StopError
+from ..mesh import Mesh
+from ..model.init import is_tied_copy
+from ..telemetry import EventLog, PhaseMarker
+from . import random_state
+from .directory import MANIFESTS, STATE_FILE, CheckpointDirectory, Published, read_small_json
+from .publish import Publisher, Snapshot, Writers
+from .rectangles import RectangleLoadPlanner, RowBlock, Shards, cut
+from .staging import StagingArea
+from .storage import RestrictedReader
+from .verify import check_published
+
+STATE_SCHEMA = "rackweave.checkpoint/1"
+FAILURES_BEFORE_STOP = 2
+LOG = logging.getLogger("trainer.checkpoint")
+
+
+class CheckpointKeeper:
+    """One per rank; all methods are collective."""
+
+    def __init__(self, job: JobConfig, mesh: Mesh, events: EventLog, marker: PhaseMarker) -> None:
+        config = job.train.checkpoint
+        self._job, self._mesh, self._events, self._marker = job, mesh, events, marker
+        self._directory = CheckpointDirectory(Path(config.directory), job.train.run)
+        # Saving runs beside training, so its collectives need a group of their own; a save may take long.
+        patience = timedelta(seconds=max(1800.0, job.train.timeouts.collective_s))
+        group = dist.new_group(backend="gloo", timeout=patience)
+        writers = Writers(mesh.rank, mesh.world_size, group)
+        self._publisher = Publisher(self._directory, writers, config.keep, lambda step: None, events.write)
+        self._engine: Engine | None = None
+        self._staging = StagingArea()
+        self._staged: dict[str, Shards] = {}
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._failures = 0
+        self._saved_step: int | None = None
+        self.sample_offset = 0
+
+    def claim(self) -> None:
+        """Make the directory ours; rank 0 does it."""
+        if self._mesh.rank == 0:
+            self._directory.claim()
+            for name in self._directory.remove_leftovers():
+                LOG.info("removed %s, left behind by an interrupted save", name)
+
+    def choose(self) -> Published | None:
+        """Return the newest checkpoint that is whole, or None for a fresh start.
+
+        Rank 0 names the candidates and reads them.
+
+        Raises:
+            StopError: if checkpoints exist but none is whole, or the newest belongs to another model.
+        """
+        names = self._mesh.gather([str(c.path) for c in self._directory.published()] if self._mesh.rank == 0 else None)[
+            0
+        ]
+        refused: list[str] = []
+        for name in names:
+            candidate = Published(int(Path(name).name.rpartition("_")[2]), Path(name))
+            problem = next((said for said in self._mesh.gather(self._problem(candidate)) if said), None)
+            if problem is None:
+                self._check_model(candidate)
+                self._report_choice(candidate, refused)
+                return candidate
+            refused.append(problem)
+        if refused:
+            raise StopError(f"no checkpoint in {self._directory.path} is whole; the newest: {refused[0]}")
+        return None
+
+    def attach(self, engine: Engine) -> None:
+        """Tell whose state is saved and loaded."""
+        self._engine = engine
+
+    def load(self, chosen: Published) -> int:
+        """Load a checkpoint into the engine; return the steps done when it was saved."""
+        engine, state = self._attached(), read_small_json(chosen.path / STATE_FILE)
+        shards: dict[str, Shards] = {}
+        for fragment in engine.fragments():
+            self._add(shards, fragment, fragment.states, copies=True)
+        load(
+            dict(shards),
+            storage_reader=RestrictedReader(chosen.path),
+            planner=RectangleLoadPlanner(),
+            process_group=self._mesh.control,
+        )
+        engine.refresh(state["counters"])
+        self._restore_random_state(chosen, state)
+        self._publisher.started_from = self._saved_step = chosen.step
+        self.sample_offset = int(state["samples"]) - chosen.step * self._mesh.sizes.global_batch_size
+        return chosen.step
+
+    def before_step(self) -> None:
+        """Keep the optimizer from changing state that is still being copied."""
+        self._staging.fence()
+
+    def save(self, step: int, wait: bool) -> None:
+        """Save the state after `step` steps; with `wait`, return when it is published and validated.
+
+        Raises:
+            RetryError: if this save had to succeed and did not.
+            StopError: if saves failed twice in a row.
+        """
+        if self._saved_step == step and self._failure is None:
+            self._finish()
+            return
+        self._finish()
+        began = time.monotonic()
+        phase = self._marker.phase
+        self._marker.set("save", step)
+        snapshot = self._snapshot(step)
+        self._saved_step = step
+        stall = time.monotonic() - began
+        self._events.write("checkpoint", step=step, path=self._path(step), seconds=stall, state="saved")
+        if wait or self._job.train.checkpoint.mode == "sync":
+            self._publish(snapshot)
+            self._finish(must_succeed=wait)
+        else:
+            self._thread = threading.Thread(target=self._publish, args=(snapshot,), name="checkpoint", daemon=True)
+            self._thread.start()
+        self._marker.set(phase, step)
+
+    def close(self) -> None:
+        """Wait for a save in flight, and give the directory up."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._mesh.rank == 0:
+            self._directory.release()
+
+    def _finish(self, must_succeed: bool = False) -> None:
+        """Wait for the save in flight and look at its end; all ranks have the same one."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return
+        if must_succeed or self._failures >= FAILURES_BEFORE_STOP:
+            raise StopError(f"{failure}; training without checkpoints would be lost work")
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self._staging.wait()
+        try:
+            self._publisher.publish(snapshot)
+            self._failures = 0
+        except RetryError as error:
+            self._failure, self._failures = error, self._failures + 1
+            self._saved_step = None
+            self._events.write(
+                "checkpoint", step=snapshot.step, path=self._path(snapshot.step), seconds=None, state="failed",
+                reason=str(error),
+            )  # fmt: skip
+            LOG.error("%s", error)
+
+    def _snapshot(self, step: int) -> Snapshot:
+        fragments = list(self._attached().fragments())
+        self._staging.begin()
+        views = [{kind: self._staging.view(live) for kind, live in fragment.states.items()} for fragment in fragments]
+        if not self._staged:
+            for fragment, staged in zip(fragments, views):
+                self._add(self._staged, fragment, staged, copies=False)
+        self._staging.copy()
+        return Snapshot(
+            step, self._staged, self._state(step), random_state.capture(self._mesh.device), self._staging.bytes
+        )
+
+    def _state(self, step: int) -> dict[str, Any]:
+        plan = self._job.plan
+        return {
+            "schema": STATE_SCHEMA,
+            "run": plan.run,
+            "step": step,
+            "samples": step * plan.sizes.global_batch_size + self.sample_offset,
+            "counters": self._attached().counters(),
+            "seed": self._job.train.seed,
+            "dtype": self._job.train.dtype,
+            "engine": self._attached().name,
+            "model": dataclasses.asdict(plan.model),
+            "sizes": dataclasses.asdict(plan.sizes),
+        }
+
+    def _add(self, shards: dict[str, Shards], fragment: Fragment, states: Mapping[str, Tensor], copies: bool) -> None:
+        """Add the rectangles of a fragment; of replicated tensors and tied copies only one holder writes."""
+        info = fragment.info
+        tied = is_tied_copy(info.name, self._job.plan.model)
+        replicated = info.split_dim is None and self._mesh.where.tp_rank > 0
+        if not copies and (tied or replicated):
+            return
+        name = "embedding.word_embeddings.weight" if tied else info.name
+        blocks = [RowBlock(piece.local_start, piece.global_start, piece.rows) for piece in info.pieces]
+        for kind, flat in states.items():
+            key = f"{kind}.{name}"
+            target = shards.setdefault(key, Shards(info.global_shape))
+            target.rectangles.extend(cut(flat, fragment.start, info.parameter_shape, blocks, info.column_start))
+
+    def _problem(self, candidate: Published) -> str | None:
+        """Return what is wrong with a checkpoint, as far as rank 0 can see; other ranks see nothing."""
+        if self._mesh.rank != 0:
+            return None
+        try:
+            check_published(candidate.path)
+        except (StopError, OSError) as error:
+            return str(error)
+        return None
+
+    def _check_model(self, candidate: Published) -> None:
+        stored = read_small_json(candidate.path / STATE_FILE).get("model", {})
+        wanted = dataclasses.asdict(self._job.plan.model)
+        for name, value in wanted.items():
+            if name not in ("name", "parameters") and stored.get(name) != value:
+                raise StopError(
+                    f"{candidate.path} is a checkpoint of another model: {name}={stored.get(name)!r} there, "
+                    f"{value!r} in the plan"
+                )
+
+    def _report_choice(self, candidate: Published, refused: list[str]) -> None:
+        skipped = f"; not used: {'; '.join(refused)}" if refused else ""
+        LOG.info("resuming from step %d (%s)%s", candidate.step, candidate.path, skipped)
+        self._events.write(
+            "checkpoint", step=candidate.step, path=str(candidate.path), seconds=None, state="chosen", refused=refused
+        )
+
+    def _restore_random_state(self, chosen: Published, state: Mapping[str, Any]) -> None:
+        """Take this rank's generators at the same layout; at another one the streams start anew from the seed."""
+        if state.get("sizes") == dataclasses.asdict(self._mesh.sizes):
+            manifest = read_small_json(chosen.path / MANIFESTS / f"{self._mesh.rank}.json")
+            random_state.restore(manifest["random_state"], self._mesh.device)
+
+    def _path(self, step: int) -> str:
+        return str(self._directory.path / f"step_{step}")
+
+    def _attached(self) -> Engine:
+        assert self._engine is not None, "attach() comes before save and load"
+        return self._engine

@@ -1,0 +1,190 @@
+"""File input and output of DCP, with hashes of what was written and no free unpickling of what is read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from ..errors import StopError
+
+PARALLEL_FROM_BYTES = 1 << 20
+READ_BLOCK_BYTES = 1 << 24
+THREADS_FROM_BYTES = 1 << 28
+WRITER_THREADS = 4
+
+_SAFE_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_SAFE_NAMES = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "device"),
+    ("builtins", "set"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "Path"),
+}
+
+
+class HashingStream(io.RawIOBase):
+    """A file for writing that hashes what passes; large blocks are hashed while they are written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = path.open("wb")
+        self._digest = hashlib.sha256()
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hash")
+        self._length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if view.nbytes >= PARALLEL_FROM_BYTES:
+            hashed = self._pool.submit(self._digest.update, view)
+            self._write_whole(view)
+            hashed.result()
+        else:
+            self._digest.update(view)
+            self._write_whole(view)
+        self._length += view.nbytes
+        return view.nbytes
+
+    def _write_whole(self, view: memoryview) -> None:
+        self._file.write(view)
+
+    def tell(self) -> int:
+        return self._length
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._file.close()
+        super().close()
+
+    def facts(self) -> dict[str, Any]:
+        """Return size and hash of all that was written."""
+        return {"bytes": self._length, "sha256": self._digest.hexdigest()}
+
+
+class HashingFileSystem(FileSystem):
+    """DCP's file system; remembers size and hash of every file that it wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: dict[str, dict[str, Any]] = {}
+
+    @contextlib.contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        if "w" not in mode or Path(path).name.startswith(".metadata"):
+            with super().create_stream(path, mode) as plain:
+                yield plain
+            return
+        stream = HashingStream(Path(path))
+        try:
+            yield stream
+            stream.flush()
+        finally:
+            stream.close()
+        self.written[Path(path).name] = stream.facts()
+
+
+class HashingWriter(FileSystemWriter):
+    """DCP's writer, which tells the publisher when its own files are written and before `.metadata` appears."""
+
+    def __init__(
+        self,
+        path: Path,
+        staged_bytes: int,
+        written: Callable[[dict[str, dict[str, Any]]], None],
+        all_written: Callable[[], None],
+    ) -> None:
+        threads = WRITER_THREADS if staged_bytes >= THREADS_FROM_BYTES else 1
+        super().__init__(path, thread_count=threads, sync_files=True, overwrite=False)
+        self.fs = self._hashing = HashingFileSystem()
+        self._on_written, self._on_all_written = written, all_written
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        result: Future[list[WriteResult]] = super().write_data(plan, planner)
+        result.wait()
+        self._on_written(self._hashing.written)
+        return result
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        self._on_all_written()
+        super().finish(metadata, results)
+
+
+class RestrictedReader(FileSystemReader):
+    """DCP's reader; `.metadata` is a pickle, so only DCP's own classes are built from it."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        path = Path(self.path) / ".metadata"
+        with path.open("rb") as file:
+            metadata = _MetadataUnpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise StopError(f"{path} holds a {type(metadata).__name__}, not a checkpoint's metadata")
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if module in _SAFE_MODULES or (module, name) in _SAFE_NAMES or is_dtype:
+            return super().find_class(module, name)
+        raise StopError(f"a checkpoint's metadata wants {module}.{name}, which no checkpoint needs; it is not read")
+
+
+def hash_file(path: Path) -> dict[str, Any]:
+    """Return size and sha256 of a file, read without keeping it in the page cache of a busy node."""
+    digest, length = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(READ_BLOCK_BYTES):
+            digest.update(block)
+            length += len(block)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return {"bytes": length, "sha256": digest.hexdigest()}
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, content: str) -> dict[str, Any]:
+    """Write a small file, whole or not at all, and durable; return its size and hash."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    data = content.encode("utf-8")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

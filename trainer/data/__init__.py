@@ -1,0 +1,1 @@
+"""Corpora: from text to Megatron's .bin/.idx files, and from those to samples by global index."""

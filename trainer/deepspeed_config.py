@@ -1,0 +1,69 @@
+"""DeepSpeed's configuration: the attempt's ds_config.json, checked against the plan, plus what the schedule needs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from .config import JobConfig
+from .errors import StopError
+
+SECTIONS = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def deepspeed_settings(job: JobConfig, manual_boundary: bool) -> dict[str, Any]:
+    """Return the configuration to initialise DeepSpeed with.
+
+    Args:
+        manual_boundary: True where each backward is told whether it is the last of the step; False where step() is
+            the boundary, so that gradients can be changed (tied embeddings) before they are reduced.
+
+    Raises:
+        StopError: if ds_config.json contradicts the plan.
+    """
+    settings = copy.deepcopy(job.deepspeed)
+    check_deepspeed(job)
+    for name, value in _planned(job).items():
+        settings.setdefault(name, value)
+    zero = settings.setdefault("zero_optimization", {})
+    zero["stage"] = job.plan.sizes.zero_stage
+    zero.setdefault("contiguous_gradients", True)
+    zero.setdefault("overlap_comm", False)
+    zero.setdefault("round_robin_gradients", False)
+    if job.train.dtype in SECTIONS:
+        settings.setdefault(SECTIONS[job.train.dtype], {})["enabled"] = True
+    settings["gradient_clipping"] = job.train.optimizer.clip_grad
+    # Our own AdamW: nothing is compiled, and the learning rate stays a pure function of the step.
+    settings.pop("optimizer", None)
+    settings.pop("scheduler", None)
+    settings["zero_allow_untested_optimizer"] = True
+    settings["steps_per_print"] = 10**9
+    if not manual_boundary:
+        settings["managed_gradient_accumulation"] = False
+    return settings
+
+
+def check_deepspeed(job: JobConfig) -> None:
+    """Raise StopError if the attempt's ds_config.json names another size, stage or type than the plan."""
+    given = job.deepspeed
+    for name, planned in _planned(job).items():
+        if given.get(name, planned) not in (planned, "auto"):
+            raise StopError(f"ds_config.json has {name}={given[name]}, the plan needs {planned}")
+    stage = given.get("zero_optimization", {}).get("stage", job.plan.sizes.zero_stage)
+    if stage != job.plan.sizes.zero_stage:
+        raise StopError(f"ds_config.json has zero_optimization.stage={stage}, the plan {job.plan.sizes.zero_stage}")
+    for dtype, section in SECTIONS.items():
+        enabled = given.get(section, {}).get("enabled", dtype == job.train.dtype)
+        if enabled not in (dtype == job.train.dtype, "auto"):
+            raise StopError(
+                f"ds_config.json has {section}.enabled={enabled}, but train.json has dtype={job.train.dtype}"
+            )
+
+
+def _planned(job: JobConfig) -> dict[str, int]:
+    sizes = job.plan.sizes
+    return {
+        "train_batch_size": sizes.global_batch_size,
+        "train_micro_batch_size_per_gpu": sizes.micro_batch_size,
+        "gradient_accumulation_steps": sizes.num_microbatches,
+    }

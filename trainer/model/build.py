@@ -1,0 +1,91 @@
+"""Build this rank's chunks from the job, with global names, partitions and seeded weights."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from ..config import JobConfig, ModelConfig, SizesConfig
+from ..mesh import Mesh
+from .init import initialize
+from .layers import LayerOptions
+from .stage import Stage, StageSpan
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def stage_spans(model: ModelConfig, sizes: SizesConfig, pp_rank: int) -> list[StageSpan]:
+    """Return the chunks of one pipeline rank, in order of their virtual index.
+
+    With virtual stages a rank holds every pipeline_parallel_size-th chunk (Narayanan et al. 2021).
+    """
+    pipeline, virtual = sizes.pipeline_parallel_size, sizes.virtual_pipeline_size
+    per_chunk = model.num_layers // (pipeline * virtual)
+    spans = []
+    for index in range(virtual):
+        position = index * pipeline + pp_rank
+        last = position == pipeline * virtual - 1
+        spans.append(StageSpan(position * per_chunk, per_chunk, position == 0, last, index if virtual > 1 else None))
+    return spans
+
+
+def transformer_config(job: JobConfig, device: torch.device) -> TransformerConfig:
+    """Return Megatron's configuration of the planned job; fusions that need Apex or a compiler stay off."""
+    model, sizes, dtype = job.plan.model, job.plan.sizes, DTYPES[job.train.dtype]
+    virtual = sizes.virtual_pipeline_size if sizes.virtual_pipeline_size > 1 else None
+    activation: Callable[[torch.Tensor], torch.Tensor] = F.silu if model.activation == "swiglu" else F.gelu
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_query_groups,
+        kv_channels=model.head_dim,
+        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        gated_linear_unit=model.activation == "swiglu",
+        activation_func=activation,
+        add_bias_linear=model.linear_bias,
+        hidden_dropout=job.train.dropout.hidden,
+        attention_dropout=job.train.dropout.attention,
+        tensor_model_parallel_size=sizes.tensor_parallel_size,
+        pipeline_model_parallel_size=sizes.pipeline_parallel_size,
+        virtual_pipeline_model_parallel_size=virtual,
+        sequence_parallel=sizes.sequence_parallel,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=job.train.dtype == "bfloat16",
+        fp16=job.train.dtype == "float16",
+        use_cpu_initialization=device.type == "cpu",
+        perform_initialization=False,
+        gradient_accumulation_fusion=False,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        apply_rope_fusion=False,
+        persist_layer_norm=False,
+        batch_p2p_comm=False,
+        # The backward seam of trainer.schedule keeps the graph of an output: nothing may be freed under it.
+        deallocate_pipeline_outputs=False,
+    )
+
+
+def build_stages(job: JobConfig, mesh: Mesh) -> list[Stage]:
+    """Build this rank's chunks on its device, with weights that are equal in every layout."""
+    sizes, dropout = job.plan.sizes, job.train.dropout
+    config = transformer_config(job, mesh.device)
+    options = LayerOptions(
+        model=job.plan.model,
+        sequence_parallel=sizes.sequence_parallel,
+        hidden_dropout=dropout.hidden,
+        attention_dropout=dropout.attention,
+        recompute_mlp=sizes.recompute == "selective",
+    )
+    stages = [
+        Stage(options, config, mesh.tensor, span, recompute_layers=sizes.recompute == "full")
+        for span in stage_spans(job.plan.model, sizes, mesh.where.pp_rank)
+    ]
+    initialize(stages, job.plan.model, job.train.seed, mesh)
+    return stages

@@ -1,0 +1,95 @@
+"""Make Megatron core and DeepSpeed run on the machine at hand; on CUDA nothing is changed.
+
+This file touches private names of both libraries (checked with megatron-core 0.16 and DeepSpeed 0.19). It must run
+before either is imported. Numeric test: tests/unit/trainer/test_layouts.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import types
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+
+from .environment import prepare_environment
+
+
+def prepare_platform(cuda: bool) -> None:
+    """Prepare this process; on CPU, replace the calls that assume CUDA."""
+    prepare_environment(cuda)
+    if cuda:
+        return
+    torch.set_num_threads(1)
+    _redirect_cuda_calls()
+    with _without_compiler():
+        random = importlib.import_module("megatron.core.tensor_parallel.random")
+        schedules = importlib.import_module("megatron.core.pipeline_parallel.schedules")
+    _use_cpu_random_states(random)
+    schedules.__dict__["torch"] = _CpuZeros("torch")
+    # DeepSpeed would build its shared-memory communication operator with a compiler on first use.
+    importlib.import_module("deepspeed.ops").__dict__["__compatible_ops__"] = {}
+
+
+def _redirect_cuda_calls() -> None:
+    cpu = torch.device("cpu")
+    torch.cuda.current_device = lambda: cpu  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda device=None: None
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch.compile out of Megatron's import: its decorators would load the compiler (seconds per process)."""
+    original = torch.compile
+
+    def identity(model: Any = None, **options: Any) -> Any:
+        return model if model is not None else (lambda function: function)
+
+    torch.compile = identity
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+def _use_cpu_random_states(random: Any) -> None:
+    """Let Megatron's random-state tracker keep states of the CPU generator (dropout, recomputation)."""
+
+    class CpuTracker(random.CudaRNGStatesTracker):
+        def add(self, name: str, seed: int) -> None:
+            kept = torch.get_rng_state()
+            torch.manual_seed(seed)
+            self.states_[name] = torch.get_rng_state()
+            torch.set_rng_state(kept)
+
+        @contextlib.contextmanager
+        def fork(self, name: str = "model-parallel-rng") -> Iterator[None]:
+            kept = torch.get_rng_state()
+            torch.set_rng_state(self.states_[name])
+            try:
+                yield
+            finally:
+                self.states_[name] = torch.get_rng_state()
+                torch.set_rng_state(kept)
+
+    random._CUDA_RNG_STATE_TRACKER = CpuTracker()
+    random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
+    random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+
+
+class _CpuZeros(types.ModuleType):
+    """The torch module as Megatron's schedules see it: zeros that they want on CUDA are made on the CPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.get("device") == "cuda":
+            kwargs["device"] = "cpu"
+        make: Callable[..., torch.Tensor] = torch.zeros
+        return make(*args, **kwargs)
