@@ -250,7 +250,16 @@ def l12_all_equal() -> Layout:
     found, nics = [], []
     for socket, bus in enumerate((0x10, 0x80)):
         found += [Gpu(below_switch(bus, bus + 10 + slot, 1 + slot), socket) for slot in range(4)]
-    places = {1: (0x10, 0), 3: (0x10, 1), 4: (0x10, 2), 5: (0x10, 3), 0: (0x80, 0), 2: (0x80, 1), 6: (0x80, 2), 7: (0x80, 3)}
+    places = {
+        1: (0x10, 0),
+        3: (0x10, 1),
+        4: (0x10, 2),
+        5: (0x10, 3),
+        0: (0x80, 0),
+        2: (0x80, 1),
+        6: (0x80, 2),
+        7: (0x80, 3),
+    }
     for number in range(8):
         bus, part = places[number]
         steps = below_switch(bus, bus + 14, 6)

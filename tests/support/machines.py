@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+TOOL_OUTPUT = Path(__file__).parents[1] / "fixtures/nodes/tools"
 GPU_CLASS, BRIDGE_CLASS, NET_CLASS = "0x030200", "0x060400", "0x020000"
 RATES = {400: "4X NDR", 200: "4X HDR", 100: "4X EDR", 800: "4X XDR", 50: "1X HDR", 25: "1X EDR", 10: "4X SDR"}
 STATES = {"ACTIVE": ("4: ACTIVE", "5: LinkUp"), "DOWN": ("1: DOWN", "3: Disabled")}
@@ -120,9 +121,7 @@ class _Tree:
     def tool(self, name: str, body: str) -> None:
         self.write(f"/usr/bin/{name}", f"#!/bin/sh\n{body}\n", 0o755)
 
-    def function(
-        self, steps: tuple[str, ...], vendor: str, device: str, kind: str, numa: int, machine: Machine
-    ) -> str:
+    def function(self, steps: tuple[str, ...], vendor: str, device: str, kind: str, numa: int, machine: Machine) -> str:
         """Write a device and the bridges above it; return its directory."""
         for depth in range(1, len(steps)):
             bdf, place = steps[depth], "/sys/devices/" + "/".join(steps[: depth + 1])
@@ -212,8 +211,9 @@ def _nic(tree: _Tree, nic: Nic, machine: Machine) -> None:
     device = f"{place}/infiniband/{nic.device}"
     tree.link(f"/sys/class/infiniband/{nic.device}", device)
     tree.link(f"{device}/device", place)
-    guid = nic.card or f"a088:c203:00ab:{int(nic.bdf[5:7], 16):02x}{nic.bdf[8:10]}"
-    tree.write(f"{device}/node_guid", f"a088:c203:00{nic.bdf[5:7]}:{nic.bdf[8:10]}{int(nic.bdf[-1]):02x}\n")
+    domain, bus, slot, function = nic.bdf.replace(".", ":").split(":")
+    guid = nic.card or f"a088:c203:{domain}:{bus}{slot}"
+    tree.write(f"{device}/node_guid", f"a088:{domain}:00{bus}:{slot}0{function}\n")
     tree.write(f"{device}/sys_image_guid", guid + "\n")
     for name, value in (("hca_type", nic.hca_type), ("board_id", nic.board), ("fw_ver", nic.firmware)):
         tree.write(f"{device}/{name}", value + "\n")
@@ -247,7 +247,9 @@ def _netdev(tree: _Tree, nic: Nic, place: str, netdev: str) -> None:
 
 
 def _software(tree: _Tree, machine: Machine) -> None:
-    text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {machine.driver}  Release Build\nGCC version: 12\n"
+    text = (
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {machine.driver}  Release Build\nGCC version: 12\n"
+    )
     if machine.gpus:
         tree.write("/proc/driver/nvidia/version", text)
     tree.write("/proc/sys/kernel/osrelease", "6.1.0-27-amd64\n")
@@ -255,7 +257,9 @@ def _software(tree: _Tree, machine: Machine) -> None:
     tree.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz ro iommu=pt\n")
     tree.write("/sys/class/iommu/dmar0/devices", "")
     limits = "Limit                     Soft Limit           Hard Limit           Units     \n"
-    tree.write("/proc/self/limits", limits + "Max locked memory         unlimited            unlimited            bytes     \n")
+    tree.write(
+        "/proc/self/limits", limits + "Max locked memory         unlimited            unlimited            bytes     \n"
+    )
     tree.write("/etc/systemd/system/slurmd.service.d/limits.conf", "[Service]\nLimitMEMLOCK=infinity\n")
     for index in range(len(machine.nics)):
         tree.write(f"/dev/infiniband/uverbs{index}", "")
@@ -267,7 +271,7 @@ def _software(tree: _Tree, machine: Machine) -> None:
     tree.tool("ibv_devinfo", _here(_devinfo(machine)))
     tree.tool("slurmd", _slurmd(machine))
     tree.tool("ip", _ip(machine))
-    tree.tool("mlnx_qos", _here(MLNX_QOS))
+    tree.tool("mlnx_qos", _here((TOOL_OUTPUT / "mlnx_qos.txt").read_text()))
     tree.tool("nv-fabricmanager", f"echo 'Fabric Manager version is : {machine.driver}'")
     for name, body in machine.tools.items():
         tree.tool(name, body)
@@ -323,26 +327,3 @@ def _ip(machine: Machine) -> str:
         'case "$*" in\n"-j address show") cat <<\'END\'\n'
         f"[{entries}]\nEND\n;;\n\"-j route show default\") echo '[{routes}]' ;;\n*) echo '[]' ;;\nesac"
     )
-
-
-MLNX_QOS = """DCBX mode: OS controlled
-Priority trust state: dscp
-dscp2prio mapping:
-	prio:0 dscp:07,06,05,04,03,02,01,00,
-	prio:1 dscp:15,14,13,12,11,10,09,08,
-	prio:2 dscp:23,22,21,20,19,18,17,16,
-	prio:3 dscp:31,30,29,28,27,26,25,24,
-	prio:4 dscp:39,38,37,36,35,34,33,32,
-	prio:5 dscp:47,46,45,44,43,42,41,40,
-	prio:6 dscp:55,54,53,52,51,50,49,48,
-	prio:7 dscp:63,62,61,60,59,58,57,56,
-default priority:
-Receive buffer size (bytes): 19872,243072,0,0,0,0,0,0,max_buffer_size=524160
-Cable len: 7
-PFC configuration:
-	priority    0   1   2   3   4   5   6   7
-	enabled     0   0   0   1   0   0   0   0   
-	buffer      0   0   0   1   0   0   0   0   
-tc: 0 ratelimit: unlimited, tsa: vendor
-	 priority:  0
-"""  # noqa: W291  (the tool does print the trailing blanks)

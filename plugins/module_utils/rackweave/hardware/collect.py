@@ -50,6 +50,7 @@ def collect_node(
     versions = find_versions(system, warnings)
     versions["nvidia_userspace"] = found.driver or versions["nvidia_userspace"]
     versions["cuda"] = versions["cuda"] or found.cuda
+    netdevs = frozenset(port.netdev for nic in nics for port in nic.ports if port.netdev)
     paths = [gpu.pcie_path for gpu in found.gpus] + [nic.pcie_path for nic in nics]
     return NodeDocument(
         host=host,
@@ -61,7 +62,7 @@ def collect_node(
         gpus=found.gpus,
         nvswitches=tuple(functions_of_class(system, (NVSWITCH_CLASS,), NVIDIA_VENDOR)),
         nics=nics,
-        interfaces=find_interfaces(system, warnings),
+        interfaces=find_interfaces(system, netdevs, warnings),
         pcie=Pcie(acs_bridges(system, paths, warnings), iommu_state(system)),
         versions=Versions(python=python, **versions),
         gpudirect=_gpudirect(system, versions),

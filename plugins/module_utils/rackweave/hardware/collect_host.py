@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from dataclasses import replace
 
 from ..errors import ParseError
 from .kernel import UNLIMITED, cpu_list, driver_version, memlock_bytes
@@ -105,7 +106,7 @@ def _numa_nodes(system: System) -> tuple[NumaNode, ...]:
     return tuple(NumaNode(node, cpus) for node, cpus in lists.items() if cpus)
 
 
-def find_interfaces(system: System, warnings: list[str]) -> tuple[Interface, ...]:
+def find_interfaces(system: System, rdma_netdevs: frozenset[str], warnings: list[str]) -> tuple[Interface, ...]:
     """Return the network interfaces except the loopback; virtual ones only where they reach further than the link."""
     addresses, defaults = _addresses(system, warnings)
     result = []
@@ -116,19 +117,26 @@ def find_interfaces(system: System, warnings: list[str]) -> tuple[Interface, ...
         routed = [address for address in addresses.get(name, ()) if not ipaddress.ip_interface(address).is_link_local]
         if target is None and not routed and name not in defaults:
             continue
-        mtu, bdf = system.read(f"{NET}/{name}/mtu"), (target or "").rsplit("/", 1)[-1]
-        result.append(
-            Interface(
-                name,
-                mac=system.read(f"{NET}/{name}/address"),
-                mtu=int(mtu) if mtu and mtu.isdigit() else None,
-                state=system.read(f"{NET}/{name}/operstate"),
-                addresses=addresses.get(name, ()),
-                default_route=name in defaults,
-                bdf=bdf if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", bdf) else None,
-            )
+        bdf = (target or "").rsplit("/", 1)[-1]
+        interface = Interface(
+            name,
+            addresses=addresses.get(name, ()),
+            default_route=name in defaults,
+            bdf=bdf if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", bdf) else None,
         )
+        result.append(interface if name in rdma_netdevs else _with_link(system, interface))
     return tuple(result)
+
+
+def _with_link(system: System, interface: Interface) -> Interface:
+    base = f"{NET}/{interface.name}"
+    mtu = system.read(f"{base}/mtu")
+    return replace(
+        interface,
+        mac=system.read(f"{base}/address"),
+        mtu=int(mtu) if mtu and mtu.isdigit() else None,
+        state=system.read(f"{base}/operstate"),
+    )
 
 
 def _addresses(system: System, warnings: list[str]) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:

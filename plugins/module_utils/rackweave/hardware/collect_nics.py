@@ -37,7 +37,17 @@ def find_nics(system: System, slots: dict[str, str], warnings: list[str]) -> tup
     if not nics:
         return ()
     tools = _ask_tools(system, nics, warnings)
-    return tuple(_with_tools(system, nic, tools) for nic in _with_serials(system, nics, warnings))
+    with_serials = _with_serials(system, nics, warnings)
+    physical = any(not nic.virtual_function for nic in nics)
+    return tuple(
+        _short(nic) if nic.virtual_function and physical else _with_tools(system, nic, tools) for nic in with_serials
+    )
+
+
+def _short(nic: Nic) -> Nic:
+    """Return what identifies a virtual function: machines have dozens, and beside physical ones they carry no job."""
+    ports = tuple(Port(port.port, port.state, rate_gbps=port.rate_gbps, netdev=port.netdev) for port in nic.ports)
+    return Nic(nic.device, bdf=nic.bdf, virtual_function=True, ports=ports)
 
 
 def _nic(system: System, device: str, slots: dict[str, str], warnings: list[str]) -> Nic:
@@ -49,7 +59,6 @@ def _nic(system: System, device: str, slots: dict[str, str], warnings: list[str]
     else:
         function = pci_function(system, bdf, slots)
         config = system.read_bytes(f"/sys/bus/pci/devices/{bdf}/config", FULL_SIZE) or b""
-        driver = system.target(f"/sys/bus/pci/devices/{bdf}/driver")
         nic = Nic(
             device,
             bdf=bdf,
@@ -57,7 +66,6 @@ def _nic(system: System, device: str, slots: dict[str, str], warnings: list[str]
             slot=function.slot,
             numa_node=function.numa_node,
             pcie_path=function.path,
-            driver=driver.rsplit("/", 1)[-1] if driver else None,
             virtual_function="physfn" in system.names(f"/sys/bus/pci/devices/{bdf}"),
             max_read_request=read_config_space(config).max_read_request,
         )
@@ -96,6 +104,8 @@ def _port(system: System, directory: str, device: str, port: int, warnings: list
     layer = system.read(f"{where}/link_layer")
     gids = _gids(system, where, layer)
     netdev = gids[0].netdev if gids and gids[0].netdev else _only_netdev(system, directory)
+    # A row says its netdev only where it is another than the port's (VLAN, macvlan).
+    gids = tuple(replace(gid, netdev=None) if gid.netdev == netdev else gid for gid in gids)
     rate, state, physical = value("rate", link_rate_gbps), value("state", port_state), value("phys_state", port_state)
     mtu = system.read(f"/sys/class/net/{netdev}/mtu") if netdev else None
     infiniband = layer == "InfiniBand" and gids
@@ -132,13 +142,14 @@ def _gids(system: System, where: str, layer: str | None) -> tuple[Gid, ...]:
 
 def _with_serials(system: System, nics: list[Nic], warnings: list[str]) -> list[Nic]:
     result, skipped = [], 0
+    start = system.seconds()
     by_card: dict[str, str | None] = {}
     for nic in nics:
         card = (nic.bdf or "").rsplit(".", 1)[0]
         if nic.bdf is None or nic.virtual_function:
             result.append(nic)
             continue
-        if card not in by_card and system.seconds() > VPD_BUDGET_S:
+        if card not in by_card and system.seconds() - start > VPD_BUDGET_S:
             skipped += 1
         elif card not in by_card:
             by_card[card] = serial_number(system.read_bytes(f"/sys/bus/pci/devices/{nic.bdf}/vpd", VPD_BYTES) or b"")
@@ -149,7 +160,8 @@ def _with_serials(system: System, nics: list[Nic], warnings: list[str]) -> list[
 
 
 def _ask_tools(system: System, nics: list[Nic], warnings: list[str]) -> _Tools:
-    netdevs = [port.netdev for nic in nics for port in nic.ports if port.netdev and port.link_layer == "Ethernet"]
+    ports = [port for nic in nics if not nic.virtual_function for port in nic.ports]
+    netdevs = [port.netdev for port in ports if port.netdev and port.link_layer == "Ethernet"]
     commands = [("ibv_devinfo",), *(("mlnx_qos", "-i", netdev) for netdev in netdevs)]
     verbs_output, *qos_outputs = system.run_all(commands)
     verbs: dict[str, VerbsDevice] = {}

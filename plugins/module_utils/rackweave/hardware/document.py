@@ -177,7 +177,6 @@ def _nic(row: Row) -> Nic:
         hca_type=row.text("hca_type"),
         board_id=row.text("board_id"),
         firmware=row.text("firmware"),
-        driver=row.text("driver"),
         numa_node=row.whole("numa_node"),
         pcie_path=row.texts("pcie_path"),
         virtual_function=row.flag("virtual_function"),
@@ -216,7 +215,7 @@ def _gid(row: Row) -> Gid:
 def _roce(row: Row) -> Roce:
     roce = Roce(
         trust=row.choice("trust", ("dscp", "pcp", "port", "both")),
-        dscp_to_priority=row.wholes_or_null("dscp_to_priority"),
+        dscp_to_priority=_priorities(row),
         pfc_priorities=row.wholes_or_null("pfc_priorities"),
         traffic_class=row.whole("traffic_class"),
         cma_tos=row.whole("cma_tos"),
@@ -229,6 +228,20 @@ def _roce(row: Row) -> Roce:
         if any(not 0 <= priority < PRIORITIES for priority in getattr(roce, key) or ()):
             raise row.fail(key, f"a list of priorities from 0 to {PRIORITIES - 1}")
     return roce
+
+
+def _priorities(row: Row) -> tuple[int, ...] | None:
+    """Read a DSCP map as 64 numbers, or as runs (``0-7:0 8-15:1``)."""
+    value = row.get("dscp_to_priority")
+    if not isinstance(value, str):
+        return row.wholes_or_null("dscp_to_priority")
+    priorities: list[int] = []
+    for run in value.split():
+        match = re.fullmatch(r"(\d+)-(\d+):(\d+)", run)
+        if not match or int(match[1]) != len(priorities) or not int(match[1]) <= int(match[2]) < DSCP_VALUES:
+            raise row.fail("dscp_to_priority", "64 numbers, or runs like '0-7:0 8-15:1' without a gap")
+        priorities += [int(match[3])] * (int(match[2]) - int(match[1]) + 1)
+    return tuple(priorities)
 
 
 def _interface(row: Row) -> Interface:

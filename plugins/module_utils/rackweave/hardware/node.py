@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 SCHEMA = "rackweave.node/1"
@@ -138,7 +138,6 @@ class Nic:
     hca_type: str | None = None
     board_id: str | None = None
     firmware: str | None = None
-    driver: str | None = None
     numa_node: int | None = None
     pcie_path: tuple[str, ...] = ()
     virtual_function: bool | None = None
@@ -150,7 +149,10 @@ class Nic:
 
 @dataclass(frozen=True)
 class Interface:
-    """One network interface of the node; `addresses` in CIDR notation."""
+    """One network interface of the node; `addresses` in CIDR notation.
+
+    MAC, MTU and state of an interface above an RDMA port stand with the port.
+    """
 
     name: str
     mac: str | None = None
@@ -234,12 +236,15 @@ class NodeDocument:
     collection: Collection = Collection()
 
     def as_dict(self) -> dict[str, object]:
-        """Return the document as plain dictionaries and lists, in the order of the contract."""
+        """Return the document as plain dictionaries and lists, in the order of the contract.
+
+        Unknown values of NICs and interfaces, the largest part, are left out instead of written as null.
+        """
         values = asdict(self)
         total = values.pop("memory_total_bytes")
         ordered: dict[str, object] = {"schema": SCHEMA}
         for key, value in values.items():
-            ordered[key] = _plain(value)
+            ordered[key] = _known(_plain(value)) if key in ("nics", "interfaces") else _plain(value)
             if key == "cpu":
                 ordered["memory"] = {"total_bytes": total}
         return ordered
@@ -270,6 +275,26 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def _known(value: object) -> object:
+    if isinstance(value, dict):
+        short = {
+            key: priority_runs(item) if key == "dscp_to_priority" and item else item for key, item in value.items()
+        }
+        return {key: _known(item) for key, item in short.items() if item is not None and item != []}
+    return [_known(item) for item in value] if isinstance(value, list) else value
+
+
+def priority_runs(priorities: Sequence[int]) -> str:
+    """Return a DSCP map as runs, ``0-7:0 8-15:1``: sixty-four numbers a NIC would be most of a document."""
+    runs: list[list[int]] = []
+    for dscp, priority in enumerate(priorities):
+        if runs and runs[-1][2] == priority:
+            runs[-1][1] = dscp
+        else:
+            runs.append([dscp, dscp, priority])
+    return " ".join(f"{first}-{last}:{priority}" for first, last, priority in runs)
 
 
 def _lines(value: object, indent: str) -> str:

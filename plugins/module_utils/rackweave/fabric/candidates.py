@@ -1,0 +1,202 @@
+"""Which RDMA devices of a node carry the job, and why the others do not: evidence of each device by itself.
+
+Distance alone fails (a storage pair can be near a GPU, virtual functions are all near each other), so rate, link layer,
+subnet and default route are asked first; distance and uniqueness per GPU follow in `rails.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import FabricError
+from ..hardware.node import Nic, NodeDocument, Port
+from .addresses import routable_addresses, subnet_of
+from .block import Fabric, NicOverride
+
+LINK_LAYER_OF_KIND = {"roce": "Ethernet", "infiniband": "InfiniBand"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One device that may carry the job; `ports` are those in use; `rail` is its position in `rail_subnets`."""
+
+    nic: Nic
+    ports: tuple[Port, ...]
+    rail: int | None
+
+    @property
+    def rate_gbps(self) -> float:
+        return sum(port.rate_gbps or 0.0 for port in self.ports)
+
+    @property
+    def model(self) -> tuple[str | None, str | None]:
+        """What the card is, whatever rate its link came up with."""
+        return self.nic.hca_type or self.nic.pci_id, self.nic.board_id
+
+    @property
+    def card(self) -> str:
+        """Identity of the card; both functions of a dual-port card share it."""
+        shared = self.nic.sys_image_guid
+        if shared and shared.strip("0:"):
+            return shared
+        return (self.nic.bdf or self.nic.device).rsplit(".", 1)[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided about one device; `role` is ``compute``, ``excluded`` or ``extra``."""
+
+    device: str
+    bdf: str | None
+    role: str
+    reason: str
+
+
+def name_of(nic: Nic) -> str:
+    """Return a device as messages name it: display name and identity."""
+    return f"{nic.device} ({nic.bdf})" if nic.bdf else nic.device
+
+
+def find_candidates(document: NodeDocument, fabric: Fabric) -> tuple[list[Candidate], list[Verdict]]:
+    """Return the devices that may carry the job and a verdict on each of the others.
+
+    Raises:
+        FabricError: if the operator's override names a device that the node has not.
+    """
+    override = fabric.override_for(document.host)
+    _check_override(document, override)
+    if override.use:
+        return _overridden(document, fabric, override)
+    candidates: list[Candidate] = []
+    verdicts: list[Verdict] = []
+    physical = any(nic.virtual_function is not True for nic in document.nics)
+    for nic in document.nics:
+        reason = _own_evidence(document, fabric, nic, override, physical)
+        if reason:
+            verdicts.append(Verdict(nic.device, nic.bdf, "excluded", reason))
+        else:
+            candidates.append(_candidate(document, fabric, nic))
+    for rule in (_without_default_route, _of_one_link_layer, _fastest):
+        candidates = _apply(rule, document, fabric, candidates, verdicts)
+    return candidates, verdicts
+
+
+def _check_override(document: NodeDocument, override: NicOverride) -> None:
+    for key, values in (("use", override.use), ("exclude", override.exclude)):
+        missing = [value for value in values if not any(_is(nic, value) for nic in document.nics)]
+        if missing and key == "use":
+            present = ", ".join(f"{nic.bdf or nic.device} (slot {nic.slot})" for nic in document.nics) or "none"
+            raise FabricError(
+                f"{document.host}: fabric.nics.{key} names {', '.join(missing)}, which the node has not; it has "
+                f"{present}"
+            )
+
+
+def _is(nic: Nic, value: str) -> bool:
+    return value in (nic.bdf, nic.slot) or (nic.bdf is None and value == nic.device)
+
+
+def _overridden(document: NodeDocument, fabric: Fabric, override: NicOverride) -> tuple[list[Candidate], list[Verdict]]:
+    chosen = [nic for value in override.use for nic in document.nics if _is(nic, value)]
+    unique = list(dict.fromkeys(chosen))
+    others = [nic for nic in document.nics if nic not in unique]
+    verdicts = [Verdict(nic.device, nic.bdf, "excluded", "not in the operator's list (nics.use)") for nic in others]
+    return [_candidate(document, fabric, nic) for nic in unique], verdicts
+
+
+def _candidate(document: NodeDocument, fabric: Fabric, nic: Nic) -> Candidate:
+    up = tuple(port for port in nic.ports if _up(port))
+    addresses = [address for port in up for address in routable_addresses(document, port)]
+    return Candidate(nic, up or nic.ports, subnet_of(addresses, fabric.rail_subnets))
+
+
+def _up(port: Port) -> bool:
+    return port.state in (None, "ACTIVE")
+
+
+def _own_evidence(
+    document: NodeDocument, fabric: Fabric, nic: Nic, override: NicOverride, physical: bool
+) -> str | None:
+    """Return why a device cannot carry the job, None if nothing about itself speaks against it."""
+    if any(_is(nic, value) for value in override.exclude):
+        return "the operator excludes it (nics.exclude)"
+    if nic.virtual_function and physical:
+        return "virtual function: it shares the port of a physical one and adds no bandwidth"
+    if not nic.ports:
+        return "has no port"
+    if not any(_up(port) for port in nic.ports):
+        states = ", ".join(f"port {port.port} is {port.state}" for port in nic.ports)
+        return f"no active port ({states})"
+    return _subnet_evidence(document, fabric, nic)
+
+
+def _subnet_evidence(document: NodeDocument, fabric: Fabric, nic: Nic) -> str | None:
+    ports = [port for port in nic.ports if _up(port) and port.link_layer != "InfiniBand"]
+    if not ports:
+        return None
+    addresses = [address for port in ports for address in routable_addresses(document, port)]
+    shown = ", ".join(map(str, addresses))
+    for name, networks in (("storage", fabric.storage_subnets), ("management", fabric.management_subnets)):
+        at = subnet_of(addresses, networks)
+        if at is not None:
+            return f"{shown} is in the {name} subnet {networks[at]}"
+    wanted = fabric.fabric_subnets
+    if not wanted or subnet_of(addresses, wanted) is not None:
+        return None
+    names = ", ".join(map(str, wanted))
+    if addresses:
+        return f"{shown} is outside the fabric's subnets ({names})"
+    return f"has no address in the fabric's subnets ({names}), only link-local ones"
+
+
+Rule = Callable[[NodeDocument, Fabric, list[Candidate]], "dict[str, str]"]
+
+
+def _apply(
+    rule: Rule, document: NodeDocument, fabric: Fabric, candidates: list[Candidate], verdicts: list[Verdict]
+) -> list[Candidate]:
+    """Drop what a rule excludes, unless nothing would be left: then the rule knows nothing of this node."""
+    reasons = rule(document, fabric, candidates)
+    kept = [candidate for candidate in candidates if candidate.nic.device not in reasons]
+    if not kept:
+        return candidates
+    dropped = [candidate.nic for candidate in candidates if candidate.nic.device in reasons]
+    verdicts.extend(Verdict(nic.device, nic.bdf, "excluded", reasons[nic.device]) for nic in dropped)
+    return kept
+
+
+def _without_default_route(document: NodeDocument, fabric: Fabric, candidates: list[Candidate]) -> dict[str, str]:
+    routed = {interface.name for interface in document.interfaces if interface.default_route}
+    return {
+        candidate.nic.device: f"{port.netdev} carries the default route: management or front-end"
+        for candidate in candidates
+        for port in candidate.ports
+        if port.netdev in routed and candidate.rail is None
+    }
+
+
+def _of_one_link_layer(document: NodeDocument, fabric: Fabric, candidates: list[Candidate]) -> dict[str, str]:
+    wanted = LINK_LAYER_OF_KIND.get(fabric.kind)
+    return {
+        candidate.nic.device: f"link layer is {candidate.ports[0].link_layer}; the fabric is {fabric.kind}"
+        for candidate in candidates
+        if wanted and candidate.ports[0].link_layer not in (None, wanted)
+    }
+
+
+def _fastest(document: NodeDocument, fabric: Fabric, candidates: list[Candidate]) -> dict[str, str]:
+    """Exclude cards of a slower model; a fast model whose link came up slowly stays, to be reported as such."""
+    cards: dict[str, float] = {}
+    for candidate in candidates:
+        cards[candidate.card] = cards.get(candidate.card, 0.0) + candidate.rate_gbps
+    best_of_model: dict[tuple[str | None, str | None], float] = {}
+    for candidate in candidates:
+        best = best_of_model.get(candidate.model, 0.0)
+        best_of_model[candidate.model] = max(best, cards[candidate.card])
+    top = max(best_of_model.values(), default=0.0)
+    return {
+        candidate.nic.device: f"{cards[candidate.card]:g} Gb/s; the compute network runs at {top:g} Gb/s"
+        for candidate in candidates
+        if best_of_model[candidate.model] < top
+    }
