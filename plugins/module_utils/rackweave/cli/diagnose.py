@@ -1,0 +1,114 @@
+"""``rackweave diagnose``: logs, attempt directories or standard input in, one verdict out."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import BinaryIO, cast
+
+from ..errors import ParseError
+from ..watch.attempt import role_of
+from ..watch.prefix import parse_time
+from ..watch.scanner import Source
+from ..watch.verdict import Verdict, as_json, diagnose
+
+HELP = "Name the cause of a failed, hung or slow job from its logs: class, culprit, phase and first action."
+
+_CHUNK_BYTES = 1 << 20
+_EXIT_FAULT = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="log file (gzip too), attempt directory, or - for stdin")
+    parser.add_argument("--now", metavar="ISO8601", help="judge silence against this clock (default: the text alone)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--exit-code", action="store_true", help="exit 1 if the verdict is an alarm (default: 0 for any verdict)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Diagnose and print; 0 for any verdict, 1 for an alarm with ``--exit-code``."""
+    verdict = diagnose(list(_sources(arguments.logs)), _clock(arguments.now))
+    print(as_json(verdict) if arguments.json else _as_text(verdict))  # noqa: T201
+    return _EXIT_FAULT if arguments.exit_code and verdict.alarm else 0
+
+
+def _clock(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    moment = parse_time(text)
+    if moment is None:
+        raise ParseError(f"--now {text!r} is not an ISO 8601 time; write it like 2026-08-02T07:41:00")
+    return moment
+
+
+def _sources(paths: list[str]) -> Iterator[Source]:
+    for path in paths:
+        if path == "-":
+            yield Source("stdin", _chunks(sys.stdin.buffer))
+        elif os.path.isdir(path):
+            yield from _directory(path)
+        elif os.path.exists(path):
+            role = role_of(path)
+            kind = role.kind if role.kind in ("events", "attempt") else "log"
+            yield Source(os.path.basename(path), _file(path), role.host, role.rank, kind)
+        else:
+            raise ParseError(
+                f"{path}: no such file or directory; give a log file, an attempt directory, or - for stdin"
+            )
+
+
+def _directory(root: str) -> Iterator[Source]:
+    """Every file of an attempt directory that can be evidence, in a fixed order."""
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, root)
+            role = role_of(relative)
+            if role.kind not in ("skip", "flight") and os.path.isfile(path):
+                yield Source(relative, _file(path), role.host, role.rank, role.kind)
+
+
+def _file(path: str) -> Iterator[bytes]:
+    """Stream a file, opened when it is read, so that thousands of files need one descriptor."""
+    try:
+        with open(path, "rb") as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+            stream.seek(0)
+            yield from _chunks(cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if packed else stream)
+    except OSError as error:
+        raise ParseError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ParseError(f"{path}: damaged gzip file: {error}") from error
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while True:
+        chunk = stream.read(_CHUNK_BYTES)
+        if not chunk:
+            return
+        yield chunk
+
+
+def _as_text(verdict: Verdict) -> str:
+    """The verdict for people; the keys are those of ``--json``."""
+    shown = verdict.as_dict()
+    lines = [
+        f"{key}: {shown[key] if shown[key] is not None else '-'}"
+        for key in ("diagnosis_class", "family", "culprit", "phase", "alarm", "severity", "first_action")
+    ]
+    lines[4] = f"alarm: {'true' if verdict.alarm else 'false'}"
+    if verdict.others:
+        lines.append(f"others: {', '.join(verdict.others)}")
+    for name, state in verdict.collectors:
+        lines.append(f"collector: {name} {state}")
+    lines.append("evidence:")
+    lines += [f"  {line}" for line in verdict.evidence]
+    return "\n".join(lines)

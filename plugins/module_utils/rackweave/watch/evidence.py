@@ -1,0 +1,169 @@
+"""What a scan collects: hits of signatures and findings of scenes, bounded in number whatever the input."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from .prefix import YEARLESS, Line
+from .signature import Signature
+
+# Per signature, so that a storm of one message on thousands of hosts cannot use up the memory.
+MAX_HITS = 4096
+MAX_TEXT = 400
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One possible explanation, with whom it names and the line that says so."""
+
+    diagnosis: str
+    text: str
+    ranks: frozenset[int] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    depth: int = 30
+    time: datetime | None = None
+    position: int = 0
+    source: int = 0
+    role: str = "root"
+    severity: str = ""
+    action: str = ""
+    phase: str | None = None
+    kernel: bool = False
+    printed_by: str | None = None
+    peers: tuple[str, ...] = ()
+
+
+@dataclass
+class Hit:
+    """The first line of one signature from one place, and how often it came."""
+
+    signature: Signature
+    line: Line
+    groups: dict[str, str]
+    count: int = 1
+    last: int = 0
+    last_time: datetime | None = None
+
+
+@dataclass
+class Store:
+    """All hits of a scan, and what is known of the ranks' hosts."""
+
+    hits: dict[str, dict[tuple[object, ...], Hit]] = field(default_factory=lambda: defaultdict(dict))
+    host_of_rank: dict[int, str] = field(default_factory=dict)
+    local_ranks: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def add(self, signature: Signature, line: Line, groups: dict[str, str | None]) -> None:
+        """Record one match; repetitions from the same place only count."""
+        named = {key: value for key, value in groups.items() if value}
+        key = (line.host, line.rank, line.source, *sorted(named.items()))
+        table = self.hits[signature.name]
+        hit = table.get(key)
+        if hit is not None:
+            hit.count += 1
+            hit.last = line.position
+            hit.last_time = line.time or hit.last_time
+        elif len(table) < MAX_HITS:
+            table[key] = Hit(signature, line, named, 1, line.position, line.time)
+
+    def of(self, name: str) -> list[Hit]:
+        """Hits of one signature (or fact) in order of appearance."""
+        return sorted(self.hits.get(name, {}).values(), key=lambda hit: hit.line.position)
+
+    def learn_rank(self, rank: int, host: str) -> None:
+        """Remember where a rank runs."""
+        if len(self.host_of_rank) < 1 << 20:
+            self.host_of_rank.setdefault(rank, host)
+
+
+def to_finding(hit: Hit) -> Finding:
+    """Turn a hit of a table into a finding, naming culprits as its signature says."""
+    ranks: set[int] = set()
+    hosts: set[str] = set()
+    peers: list[str] = []
+    for key, value in hit.groups.items():
+        if key.startswith("ranks"):
+            ranks.update(int(number) for number in value.replace(" ", "").split(",") if number)
+        elif key.startswith("rank"):
+            ranks.add(int(value))
+        elif key.startswith("hosts"):
+            hosts.update(expand_hosts(value))
+        elif key.startswith("host"):
+            hosts.add(value)
+        elif key.startswith("peer"):
+            peers.append(value)
+        elif key == "node":
+            hosts.add(value.rsplit("_", 2)[0])
+    signature, line = hit.signature, hit.line
+    if signature.blame in ("host", "both") and line.host and not hosts:
+        hosts.add(line.host)
+    if signature.blame in ("rank", "both") and line.rank is not None:
+        ranks.add(line.rank)
+    return Finding(
+        diagnosis=signature.diagnosis,
+        text=line.full.strip()[:MAX_TEXT],
+        ranks=frozenset(ranks),
+        hosts=frozenset(hosts),
+        depth=signature.depth,
+        time=line.time,
+        position=line.position,
+        source=line.source,
+        role=signature.role,
+        severity=signature.severity,
+        action=signature.action,
+        kernel=line.kernel,
+        printed_by=line.host,
+        peers=tuple(peers),
+    )
+
+
+def expand_hosts(text: str) -> Iterator[str]:
+    """Expand a Slurm host list, ``node[01-03,07],gpu5``; what cannot be read comes back as it is."""
+    text = text.strip().rstrip(",;.:")
+    depth, start, parts = 0, 0, []
+    for at, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    parts.append(text[start:])
+    for part in parts:
+        yield from _expand_one(part)
+
+
+def _expand_one(part: str) -> Iterator[str]:
+    if "[" not in part or not part.endswith("]"):
+        if part:
+            yield part
+        return
+    front, _, inside = part[:-1].partition("[")
+    for piece in inside.split(","):
+        first, dash, last = piece.partition("-")
+        if dash and first.isdigit() and last.isdigit() and int(last) - int(first) < 4096:
+            for number in range(int(first), int(last) + 1):
+                yield front + str(number).zfill(len(first))
+        else:
+            yield front + piece
+
+
+def with_year(findings: Iterable[Finding], year: int | None) -> list[Finding]:
+    """Put times that came without a year into the year of the dated lines."""
+    if year is None:
+        return list(findings)
+    return [
+        replace(finding, time=dated(finding.time, year)) if finding.time and finding.time.year == YEARLESS else finding
+        for finding in findings
+    ]
+
+
+def dated(moment: datetime, year: int) -> datetime:
+    """Replace the placeholder year; 29 February in a common year becomes 1 March."""
+    if moment.year != YEARLESS:
+        return moment
+    try:
+        return moment.replace(year=year)
+    except ValueError:
+        return moment.replace(year=year, month=3, day=1)

@@ -1,0 +1,126 @@
+"""Ports that go down and up: kernel lines of mlx5, bnxt, ice, bonds, and NCCL's asynchronous events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .evidence import MAX_TEXT, Finding
+from .prefix import Line
+
+_DEVICE = r"(?P<dev>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|mlx\d_\w+|en\w+|eth\d+|ib[\w.]+|bond\d+)"
+_DOWN = re.compile(
+    r"\bLink [Dd]own\b|\bLink DOWN\b|Link is [Dd]own\b|[Cc]able unplugged|link status definitely down|state changed to DOWN|Lost carrier|lost carrier|"
+    r"async (?:fatal )?event:? ?port error|event: port error|port \d+ (?:went|is|state) (?:to )?(?:DOWN|down)\b|physical link (?:is )?down|carrier lost|phys_state: DISABLED"
+)
+_UP = re.compile(
+    r"\bLink [Uu]p\b|\bLink (?:UP|ACTIVE)\b|Link is [Uu]p\b|link status definitely up|state changed to (?:UP|ACTIVE)|Gained carrier|link becomes ready|event:? ?port active|port \d+ (?:went|is|state) (?:to )?(?:UP|ACTIVE|up|active)\b|[Cc]able plugged"
+)
+_GID = re.compile(r"GID table changed")
+_FIND = re.compile(_DEVICE)
+_BOOT = re.compile(r"renamed from |E-Switch: Total vports|firmware version:|probe with|Linux version ")
+_SPEED = re.compile(
+    r"(?:Link (?:is )?[Uu]p\b|NIC Link is Up|speed)[^0-9]{0,20}(?P<n>\d+) ?(?P<unit>G|M)b", re.IGNORECASE
+)
+
+LITERALS = (
+    "ink ",
+    "Link",
+    "able unplugged",
+    "able plugged",
+    "arrier",
+    "async event",
+    "async fatal event",
+    "port error",
+    "port active",
+    "GID table changed",
+    "renamed from",
+    "state changed",
+    "port ",
+)
+# Nothing but a driver or NCCL speaks of ports in these words; anything else that says "Link down" is not counted.
+_SPEAKER = re.compile(
+    r"mlx\d|bnxt|\bice \d|\bi40e\b|irdma|NET/IB|\bbond\d*\b|systemd-networkd|IPv6: ADDRCONF|\bib\d|ib_core|\ben[pso]\w+|\beth\d|i(?:gb|xgbe)\b|hfi1|NIC Link"
+)
+_NOT_PORT = re.compile(r"(?i)nvlink|usb|\bsata\b|ata\d+:|pcieport|docker0|veth|virbr|cni\d|cali|br-[0-9a-f]+|NVRM")
+
+
+@dataclass
+class Port:
+    """One port's history."""
+
+    states: list[tuple[str, Line]] = field(default_factory=list)
+    downs: int = 0
+    ups_after_down: int = 0
+    gid_changes: int = 0
+    booting: bool = False
+    speeds: list[tuple[float, Line]] = field(default_factory=list)
+
+
+@dataclass
+class Links:
+    """Follow ports per printing host."""
+
+    ports: dict[tuple[str, str], Port] = field(default_factory=dict)
+
+    def feed(self, line: Line) -> None:
+        """Take one line that may speak of a port."""
+        text = line.text
+        if _NOT_PORT.search(text) or not _SPEAKER.search(text):
+            return
+        device = _FIND.search(text)
+        name = device["dev"].rsplit(".", 1)[0] if device and ":" in device["dev"] else (device["dev"] if device else "")
+        key = (line.host or "", name)
+        if key not in self.ports and len(self.ports) > 4096:
+            return
+        port = self.ports.setdefault(key, Port())
+        if _BOOT.search(text):
+            port.booting = True
+        speed = _SPEED.search(text)
+        if speed and len(port.speeds) < 64:
+            port.speeds.append((float(speed["n"]) * (1.0 if speed["unit"].upper() == "G" else 1e-3), line))
+        if _GID.search(text):
+            port.gid_changes += 1
+            self._remember(port, "gid", line)
+        elif _DOWN.search(text):
+            port.downs += 1
+            port.booting = port.booting and port.downs == 0
+            self._remember(port, "down", line)
+        elif _UP.search(text):
+            port.ups_after_down += port.downs > 0
+            self._remember(port, "up", line)
+
+    @staticmethod
+    def _remember(port: Port, state: str, line: Line) -> None:
+        if len(port.states) < 256:
+            port.states.append((state, line))
+
+    def findings(self) -> Iterator[Finding]:
+        """Down, flapping or slower ports."""
+        for (host, _), port in self.ports.items():
+            first = next((line for state, line in port.states if state in ("down", "gid")), None)
+            if first is None:
+                yield from self._slower(host, port)
+            elif port.downs == 0 or port.ups_after_down > 0 or port.gid_changes > 0:
+                yield _finding("net.link_flap", first, host)
+            else:
+                yield _finding("net.link_down", first, host)
+
+    @staticmethod
+    def _slower(host: str, port: Port) -> Iterator[Finding]:
+        if len(port.speeds) >= 2 and port.speeds[-1][0] < 0.9 * max(speed for speed, _ in port.speeds):
+            yield _finding("net.link_degraded", port.speeds[-1][1], host, 80)
+
+
+def _finding(diagnosis: str, line: Line, host: str, depth: int = 13) -> Finding:
+    return Finding(
+        diagnosis,
+        line.full.strip()[:MAX_TEXT],
+        hosts=frozenset([host] if host else []),
+        depth=depth,
+        time=line.time,
+        position=line.position,
+        source=line.source,
+        kernel=line.kernel,
+    )

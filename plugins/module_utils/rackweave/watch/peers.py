@@ -1,0 +1,175 @@
+"""Reports that name ranks in blocks: NCCL RAS (text and JSON), flight-recorder analysers, straggler reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .evidence import MAX_TEXT, Finding
+from .prefix import Line
+
+_HEADER = re.compile(r"^\s*(?:#\d+-\d+ \([0-9a-f]+\) )?(?P<kind>MISMATCH|INCOMPLETE|DEAD|TIMEOUT)\s*$")
+_RANK_NODE = re.compile(
+    r"\bRank (?P<rank>\d+)\b(?: has launched up to operation (?P<op>\d+))?.*? managed by process \d+ on node (?P<node>[\w.:%-]+)"
+)
+_PROCESS = re.compile(r"Process \d+ on node (?P<node>[\w.:%-]+) managing GPU")
+_GROUP_OP = re.compile(r"(?P<n>\d+) ranks? (?:has|have) launched up to operation (?P<op>\d+)")
+_MISSING = re.compile(r"The missing ranks?: (?P<ranks>\d+(?:[,-] ?\d+)*)")
+_TABLE_HEAD = re.compile(r"Missing Ranks", re.IGNORECASE)
+_TABLE_ROW = re.compile(r"^\s*\S+\s*\|.*\|\s*(?P<ranks>\d+(?:[, ]+\d+)*)\s*\|?\s*$")
+_RTT = re.compile(r"MnRtt/Rnk: (?P<min>[\d.]+)ms/(?P<minrank>\d+) \| MxRtt/Rnk: (?P<max>[\d.]+)ms/(?P<rank>\d+)")
+_ETPT = re.compile(r"MnEtpt/Rnk: (?P<min>[\d.]+)TF/(?P<rank>\d+) \| MxEtpt/Rnk: (?P<max>[\d.]+)TF/")
+_SCORES_HEAD = re.compile(
+    r"(?i)(?:relative|individual|GPU|section)\b.{0,40}\b(?:perf(?:ormance)?|relative)?\b.{0,20}scores?|straggler report|GPU relative perf"
+)
+_SCORE = re.compile(r"['\"]?(?:rank ?)?(?P<rank>\d+)['\"]?\s*[:=]\s*(?P<score>[01]?\.\d+|1\.0*|0\.0*)\b")
+_SCORE_LINE = re.compile(r"\bRank[ =:]+(?P<rank>\d+)\b.{0,80}\b[Ss]core[ =:]+(?P<score>[01]?\.\d+)")
+
+LITERALS = (
+    "MISMATCH",
+    "INCOMPLETE",
+    "DEAD",
+    "managed by process",
+    "managing GPU",
+    "launched up to operation",
+    "missing rank",
+    "issing Ranks",
+    "|",
+    "MnRtt",
+    "scores",
+    "score",
+    "{",
+    "Score",
+    "traggler report",
+    "TIMEOUT",
+    "Errors",
+    "Warnings",
+)
+
+# Relative score below which the resiliency extension's documentation calls a rank a straggler.
+SCORE_LIMIT = 0.75
+# Slowest over fastest round trip above which a rank counts as a straggler.
+RTT_LIMIT = 1.25
+
+
+@dataclass
+class PeerReports:
+    """Follow such blocks; one state per source."""
+
+    block: dict[int, str] = field(default_factory=dict)
+    table: dict[int, int] = field(default_factory=dict)
+    scores: dict[int, int] = field(default_factory=dict)
+    lagging: dict[int, tuple[int, str, Line]] = field(default_factory=dict)
+    leading_op: int = 0
+    dead_hosts: dict[str, Line] = field(default_factory=dict)
+    dead_ranks: dict[int, Line] = field(default_factory=dict)
+    missing: dict[int, Line] = field(default_factory=dict)
+    slow: dict[int, Line] = field(default_factory=dict)
+    mismatch: Line | None = None
+
+    def feed(self, line: Line) -> None:
+        """Take one line of a report."""
+        self._ras(line)
+        self._missing_table(line)
+        self._stragglers(line)
+
+    def _ras(self, line: Line) -> None:
+        text = line.text
+        header = _HEADER.match(text)
+        if header:
+            self.block[line.source] = header["kind"]
+            if header["kind"] == "MISMATCH":
+                self.mismatch = self.mismatch or line
+            return
+        kind = self.block.get(line.source)
+        if kind is None:
+            return
+        group = _GROUP_OP.search(text)
+        if group:
+            self.leading_op = max(self.leading_op, int(group["op"]))
+        rank = _RANK_NODE.search(text)
+        if rank and kind == "MISMATCH" and len(self.lagging) < 4096:
+            self.lagging[int(rank["rank"])] = (int(rank["op"] or 0), rank["node"], line)
+        process = _PROCESS.search(text)
+        if process and kind in ("DEAD", "INCOMPLETE"):
+            self.dead_hosts.setdefault(process["node"], line)
+        missing = _MISSING.search(text)
+        if missing and kind == "INCOMPLETE":
+            for number in re.findall(r"\d+", missing["ranks"])[:256]:
+                self.dead_ranks.setdefault(int(number), line)
+
+    def _missing_table(self, line: Line) -> None:
+        if _TABLE_HEAD.search(line.text) and "|" in line.text:
+            self.table[line.source] = line.position
+            return
+        start = self.table.get(line.source)
+        if start is None or line.position - start > 64:
+            return
+        row = _TABLE_ROW.match(line.text)
+        if row:
+            for number in re.findall(r"\d+", row["ranks"])[:256]:
+                self.missing.setdefault(int(number), line)
+
+    def _stragglers(self, line: Line) -> None:
+        text = line.text
+        rtt = _RTT.search(text)
+        if rtt:
+            if float(rtt["max"]) > RTT_LIMIT * max(float(rtt["min"]), 1e-9):
+                self.slow.setdefault(int(rtt["rank"]), line)
+            return
+        if _SCORES_HEAD.search(text):
+            self.scores[line.source] = line.position
+        single = _SCORE_LINE.search(text)
+        if single and float(single["score"]) < SCORE_LIMIT:
+            self.slow.setdefault(int(single["rank"]), line)
+        start = self.scores.get(line.source)
+        if start is None or line.position - start > 8 or "{" not in text:
+            return
+        for match in _SCORE.finditer(text[:65536]):
+            if float(match["score"]) < SCORE_LIMIT:
+                self.slow.setdefault(int(match["rank"]), line)
+
+    def findings(self) -> Iterator[Finding]:
+        """Named ranks, strongest statement first."""
+        if self.missing:
+            yield _finding("hang.desync", next(iter(self.missing.values())), 40, frozenset(self.missing))
+        if self.dead_hosts or self.dead_ranks:
+            line = next(iter((self.dead_hosts or self.dead_ranks).values()))
+            yield _finding("hang.process_dead", line, 38, frozenset(self.dead_ranks), frozenset(self.dead_hosts))
+        elif self.mismatch is not None:
+            yield from self._lagging()
+        if self.slow:
+            yield _finding("perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow))
+
+    def _lagging(self) -> Iterator[Finding]:
+        """Ranks behind by more than one operation; one is normal, launches overtake each other."""
+        behind = {rank: entry for rank, entry in self.lagging.items() if entry[0] and self.leading_op - entry[0] > 1}
+        if not behind:
+            return
+        lowest = min(entry[0] for entry in behind.values())
+        named = {rank: entry for rank, entry in behind.items() if entry[0] == lowest}
+        line = next(iter(named.values()))[2]
+        hosts = frozenset(entry[1] for entry in named.values())
+        yield _finding("hang.desync", line, 39, frozenset(named), hosts, severity="error")
+
+
+def _finding(
+    diagnosis: str,
+    line: Line,
+    depth: int,
+    ranks: frozenset[int] = frozenset(),
+    hosts: frozenset[str] = frozenset(),
+    severity: str = "",
+) -> Finding:
+    return Finding(
+        diagnosis,
+        line.full.strip()[:MAX_TEXT],
+        ranks=ranks,
+        hosts=hosts,
+        depth=depth,
+        time=line.time,
+        position=line.position,
+        source=line.source,
+        severity=severity,
+    )

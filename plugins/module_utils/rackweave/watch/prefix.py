@@ -1,0 +1,221 @@
+"""Who printed a line and when: the prefixes that schedulers, loggers and kernels put in front of a message."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
+    )
+}
+# Glog and classic syslog print no year; such times are placed in this year until a dated line tells the real one.
+YEARLESS = 1904
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, taken apart.
+
+    Attributes:
+        text: the message without the prefixes that were understood.
+        full: the whole line.
+        host, rank: who printed it, where the line itself says so.
+        local_rank: from torchrun's ``[defaultN]:`` tee.
+        time: naive UTC or naive local; year YEARLESS where the line has no year.
+        kernel: the line comes from the kernel.
+        position: counts lines over all evidence, the order where no clock helps.
+    """
+
+    text: str
+    full: str
+    host: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    time: datetime | None = None
+    kernel: bool = False
+    position: int = 0
+    source: int = 0
+
+
+_ISO = r"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?(?P<z>Z|[+-]\d\d:?\d\d)?"
+ISO_TIME = re.compile(_ISO)
+_CTIME = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +)(?P<b>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?: [A-Z]{3,4})?(?: (?P<Y>\d{4}))?"
+_HOST = r"[A-Za-z0-9](?:[\w.-]{0,62}[A-Za-z0-9])?"
+
+_STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("time", re.compile(r"<\d{1,3}>(?:1 )?(?=\d{4}-)")),
+    ("time", re.compile(r"\s*\[?\s*" + _ISO + r"\s*\]?(?:UTC)?[ ,:]*(?:- )?")),
+    ("time", re.compile(r"\[?" + _CTIME + r"\]?[ :]*")),
+    (
+        "time",
+        re.compile(r"(?:<\d{1,3}>)?(?P<b>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d+))? "),
+    ),
+    ("time", re.compile(r"\[ *(?P<up>\d{1,9}\.\d{3,6})\] ?(?:\[ ?[TC]\d+\] ?)?")),
+    ("rank", re.compile(r"\[rank ?(?P<rank>\d+)\] ?:? ?")),
+    ("rank", re.compile(r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?")),
+    ("local", re.compile(r"\[(?:default|trainer|worker)(?P<local>\d+)\]: ?")),
+    ("glog", re.compile(r"\[?(?P<lv>[IWEF])(?P<M>\d\d|\d)(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d+))? (?:\d+ )?(?P<file>[\w./<>-]+:\d+)\] ?")),
+    ("file", re.compile(r"\[(?P<lv>[IWEF]) (?P<file>[\w./-]+\.(?:cpp|hpp|cc|py)(?::\d+)?)\] ?")),
+    ("kernel", re.compile(r"(?P<host>" + _HOST + r") kernel(?:\[\d+\])?: ?")),
+    ("kernel", re.compile(r"kernel(?:\[\d+\])?: ?")),
+    ("daemon", re.compile(r"(?P<host>" + _HOST + r") (?=(?:slurmstepd|slurmd|slurmctld|srun|systemd|nvidia-[\w-]+|dockerd|containerd|nvsm[\w-]*|nv-hostengine|torchrun|python3?|automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?)")),
+    ("daemon", re.compile(r"(?:slurmd|slurmctld|systemd|dockerd|containerd|torchrun|python3?|mmfs\w*)\[\d+\]: ?")),
+    ("nccl", re.compile(r"(?P<host>" + _HOST + r"):\d+:\d+ \[(?P<dev>-?\d+)\] (?=NCCL |[\w./+-]+:\d+ NCCL |graph|misc|transport|init|proxy|plugin|\S)")),
+    ("label", re.compile(r" *\d{1,6}: +(?=\S)|\d{1,6}: ?(?=\[)")),
+    ("host", re.compile(r"(?P<host>[A-Za-z](?:[\w-]*[\w])?(?:\.[\w-]+)*): +(?=\S)")),
+    ("ray", re.compile(r"\((?:[\w.: ]+ )?pid=\d+(?:, ip=(?P<host>[\w.:]+))?\) ")),
+    ("level", re.compile(r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|CRITICAL|FATAL)\] ?(?:\[[\w./-]+:\d+:\w+\] ?)?(?:\[(?:Global )?Rank (?P<grank>\d+)\] ?)?")),
+    ("level", re.compile(r"\[(?:Global )?[Rr]ank[ :=](?P<grank>\d+)\]:? ?")),
+)  # fmt: skip
+
+# A word before a colon is a host only if it looks like one: it has a digit or a dash and names no device or library.
+_NOT_A_HOST = re.compile(
+    r"(?:mlx\d|irdma|bnxt|nvidia-nv|nvidia\d|eth\d|en[pso]\d|ens\d|eno\d|ib\d|bond\d|lo\d?$|gpu\d$|cuda\d?$|lib\w+\.|python|"
+    r"c\d+d$|[bft]f?p?\d{1,2}$|int\d+$|h\d00|a100|b\d00|gpt|llama|zero-?\d|p2p|step|iter|rank\d|tp\d|pp\d|dp\d|stage|layer|phase|epoch|rc-?\d|sha\d|md5|utf-?8|slurm(?:step)?d-|slurmctld|"
+    r"xid|sxid|srun|sbatch|error|warn|info|torch|nccl|hf-|pre-|post-|non-|multi-|re-|ipv\d|oom-|out-of|note|\w+\.py$|\w+\.cc?$|"
+    r"\w+\.cpp$|nv-fabricmanager|nvidia-smi|nvidia-container|enroot|pyxis|docker|soft-|hard-|runtime|level\d|worker\d|gen\d)",
+    re.IGNORECASE,
+)
+
+
+def looks_like_host(word: str) -> bool:
+    """Tell ``node01`` and ``gpu-a-12.example`` from ``RuntimeError`` and ``mlx5_0``."""
+    if _NOT_A_HOST.match(word) or len(word) > 63 or "_" in word:
+        return False
+    return any(character.isdigit() for character in word) and word == word.lower()
+
+
+def take_apart(full: str, position: int = 0, source: int = 0) -> Line:
+    """Strip the known prefixes of one cleaned line, in whatever order they come."""
+    full = _unwrap(full)
+    found: dict[str, object] = {}
+    at = 0
+    for _ in range(10):
+        step = _match_one(full, at, found)
+        if step == at:
+            break
+        at = step
+    text = full[at:]
+    return Line(
+        text=text,
+        full=full,
+        host=_text(found.get("host")),
+        rank=_number(found.get("rank")),
+        local_rank=_number(found.get("local")),
+        time=found.get("time"),  # type: ignore[arg-type]
+        kernel=bool(found.get("kernel")) or text.startswith(("NVRM:", "mlx5_core ", "nvidia-nvswitch")),
+        position=position,
+        source=source,
+    )
+
+
+def _match_one(full: str, at: int, found: dict[str, object]) -> int:
+    for kind, pattern in _STEPS:
+        match = pattern.match(full, at)
+        if not match or match.end() == at:
+            continue
+        groups = match.groupdict()
+        if kind == "host" and ("host" in found or not looks_like_host(groups["host"])):
+            continue
+        if kind == "label" and at:
+            continue
+        _take(kind, groups, found)
+        return match.end()
+    return at
+
+
+def _take(kind: str, groups: dict[str, str | None], found: dict[str, object]) -> None:
+    if kind in ("time", "glog"):
+        moment = _moment(groups)
+        if moment is not None:
+            found.setdefault("time", moment)
+    if kind == "kernel":
+        found["kernel"] = True
+    if groups.get("host"):
+        # The innermost host is the one that printed: srun labels and collectors stand in front of it.
+        found["host"] = groups["host"]
+    if groups.get("rank") is not None:
+        found["rank"] = groups["rank"]
+    if groups.get("grank") is not None:
+        found.setdefault("rank", groups["grank"])
+    if groups.get("local") is not None:
+        found["local"] = groups["local"]
+
+
+def _moment(groups: dict[str, str | None]) -> datetime | None:
+    if groups.get("D") is None:
+        return None
+    month = groups.get("M")
+    if month is None:
+        number = _MONTHS.get((groups.get("b") or "").lower())
+        if number is None:
+            return None
+    else:
+        number = int(month)
+    try:
+        moment = datetime(
+            int(groups.get("Y") or YEARLESS),
+            number,
+            int(groups["D"] or 0),
+            int(groups["h"] or 0),
+            int(groups["m"] or 0),
+            int(groups["s"] or 0),
+            int(((groups.get("f") or "0") + "000000")[:6]),
+        )
+    except ValueError:
+        return None
+    return _shift(moment, groups.get("z"))
+
+
+def _shift(moment: datetime, zone: str | None) -> datetime:
+    if not zone or zone == "Z":
+        return moment
+    offset = datetime.strptime(zone.replace(":", ""), "%z").tzinfo
+    try:
+        return moment.replace(tzinfo=offset).astimezone(timezone.utc).replace(tzinfo=None)
+    except OverflowError:
+        return moment
+
+
+def parse_time(text: str) -> datetime | None:
+    """Read an ISO 8601 time (with or without zone) into naive UTC; None if it is none."""
+    match = ISO_TIME.search(text)
+    return _moment(match.groupdict()) if match else None
+
+
+def _unwrap(full: str) -> str:
+    """Take the message out of a JSON line of a container runtime or the journal."""
+    if not full.startswith("{") or not full.rstrip().endswith("}"):
+        return full
+    if '"log"' not in full and '"MESSAGE"' not in full and '"message"' not in full:
+        return full
+    try:
+        record = json.loads(full)
+    except ValueError:
+        return full
+    message = record.get("log", record.get("MESSAGE", record.get("message")))
+    if not isinstance(message, str):
+        return full
+    front = ""
+    moment = record.get("time", record.get("@timestamp", record.get("timestamp")))
+    if isinstance(moment, str):
+        front = moment[:19] + " "
+    host = record.get("_HOSTNAME", record.get("hostname"))
+    if isinstance(host, str) and record.get("_TRANSPORT") == "kernel":
+        front += host + " kernel: "
+    elif isinstance(host, str):
+        front += host + ": "
+    return front + message.rstrip("\n").replace("\n", " ")
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, str) else None

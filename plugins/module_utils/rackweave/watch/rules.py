@@ -1,0 +1,268 @@
+"""Conclusions that need more than one line: facts of the tables joined into findings."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from .evidence import MAX_TEXT, Finding, Hit, Store, expand_hosts, to_finding
+from .lifecycle import Lifecycle
+
+
+def joined(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Every finding that several hits make together."""
+    for rule in _RULES:
+        yield from rule(store, life)
+
+
+def _make(
+    diagnosis: str,
+    hit: Hit,
+    depth: int,
+    ranks: set[int] | None = None,
+    hosts: set[str] | None = None,
+    severity: str = "",
+) -> Finding:
+    line = hit.line
+    return Finding(
+        diagnosis,
+        line.full.strip()[:MAX_TEXT],
+        ranks=frozenset(ranks or ()),
+        hosts=frozenset(hosts or ()),
+        depth=depth,
+        time=line.time,
+        position=line.position,
+        source=line.source,
+        severity=severity,
+        kernel=line.kernel,
+    )
+
+
+def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Sequence numbers of PyTorch's watchdog: the lowest is behind; different operations at one number disagree."""
+    hits = store.of("fact:watchdog")
+    by_rank: dict[int, tuple[int, str, Hit]] = {}
+    for hit in hits:
+        if hit.line.rank is not None:
+            by_rank.setdefault(hit.line.rank, (int(hit.groups["seq"]), hit.groups["op"], hit))
+    if len(by_rank) < 2:
+        return
+    lowest = min(seq for seq, _, _ in by_rank.values())
+    highest = max(seq for seq, _, _ in by_rank.values())
+    if lowest != highest:
+        behind = {rank for rank, (seq, _, _) in by_rank.items() if seq == lowest}
+        if len(behind) <= max(1, len(by_rank) // 2):
+            first = by_rank[min(behind)][2]
+            yield _make("hang.collective_timeout", first, 43, ranks=behind)
+        return
+    operations = Counter(op for _, op, _ in by_rank.values())
+    if len(operations) > 1:
+        rarest, count = operations.most_common()[-1]
+        odd = {rank for rank, (_, op, _) in by_rank.items() if op == rarest} if count * 2 < len(by_rank) else set()
+        yield _make("hang.desync", hits[0], 41, ranks=odd)
+
+
+def _nan_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    for hit in store.of("fact:nan_rank"):
+        finding = to_finding(hit)
+        yield _make("num.nan", hit, 20, set(finding.ranks), set(finding.hosts))
+
+
+def _node_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Several nodes start with the same node rank: it was expanded where the script was written."""
+    hosts: dict[str, set[str]] = defaultdict(set)
+    hits = store.of("fact:node_rank")
+    repeated = 0
+    for hit in hits:
+        hosts[hit.groups["node_rank"]].add(hit.line.host or f"source {hit.line.source}")
+        repeated = max(repeated, hit.count)
+    nnodes = max((int(hit.groups["nnodes"]) for hit in store.of("fact:nnodes")), default=0)
+    if not hits or nnodes == 1:
+        return
+    same = max(len(names) for names in hosts.values())
+    anonymous = all(hit.line.host is None for hit in hits)
+    if same >= 2 or (anonymous and len(hosts) == 1 and nnodes > 1 and repeated >= nnodes):
+        yield _make("launch.node_rank_early_expansion", hits[0], 14)
+
+
+def _mounts(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A mount that stopped answering and did not come back."""
+    back = [(hit.line.host, _target(hit), hit.last) for hit in store.of("fact:mount_back")]
+    for hit in store.of("fact:mount_lost"):
+        target = _target(hit)
+        returned = any(host == hit.line.host and name == target and last > hit.last for host, name, last in back)
+        if not returned:
+            yield _make("storage.unresponsive", hit, 19, hosts={hit.line.host} if hit.line.host else None)
+
+
+def _target(hit: Hit) -> str:
+    return next((value for key, value in hit.groups.items() if key.startswith("target")), "").rstrip(",")
+
+
+def _not_responding(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """slurmctld misses a node; a node that answers again is no fault."""
+    state: dict[str, tuple[str, Hit]] = {}
+    for hit in store.of("fact:not_responding"):
+        words = hit.groups.get("state") or hit.groups.get("state2") or ""
+        for host in expand_hosts(hit.groups.get("hosts") or hit.groups.get("hosts2") or ""):
+            previous = state.get(host)
+            if previous is None or hit.last >= previous[1].last:
+                state[host] = (words, hit)
+    for host, (words, hit) in sorted(state.items()):
+        if words == "not responding":
+            yield _make("slurm.node_fail", hit, 53, hosts={host}, severity="error")
+    lines = store.of("fact:node_failure_line")
+    if lines:
+        # The printing node only reports; without another line the failed one is not known.
+        yield _make("slurm.node_fail", lines[0], 31)
+
+
+def _controller(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    lost = store.of("slurm.controller_unreachable/any")
+    back = store.of("fact:controller_back")
+    if lost and not any(hit.last > max(h.last for h in lost) for hit in back):
+        yield _make("slurm.controller_unreachable", lost[0], 70)
+
+
+def _segfault(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A crash whose stack passes through the communication library."""
+    frames = store.of("fact:nccl_frame")
+    for crash in store.of("fact:segv"):
+        near = [
+            frame
+            for frame in frames
+            if frame.line.source == crash.line.source and -5 <= frame.last - crash.line.position <= 120
+        ]
+        if near:
+            finding = to_finding(crash)
+            hosts = set(finding.hosts)
+            yield _make("nccl.segfault", crash, 40, set(finding.ranks), hosts)
+            return
+
+
+def _versions(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Two versions of the library on different hosts of one job."""
+    if life.restarted:
+        return
+    seen: dict[str, set[str]] = defaultdict(set)
+    hits = store.of("fact:nccl_version")
+    for hit in hits:
+        version = hit.groups.get("version") or hit.groups.get("version2") or ""
+        if hit.line.host:
+            seen[version].add(hit.line.host)
+    if len(seen) < 2 or set.intersection(*seen.values()):
+        return
+    counts = sorted(seen.items(), key=lambda item: len(item[1]))
+    odd = set(counts[0][1]) if len(counts[0][1]) < len(counts[-1][1]) else set()
+    yield _make("nccl.version_mismatch", hits[-1], 24, hosts=odd)
+
+
+def _held_by(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Rows of ``sinfo -R`` name the node behind a held job or a step that could not be killed."""
+    for hit in store.of("fact:drain_row"):
+        reason = hit.groups.get("reason", "")
+        hosts = set(expand_hosts(hit.groups.get("hosts", "")))
+        if reason.startswith("Prolog"):
+            yield _make("slurm.requeued_held", hit, 24, hosts=hosts)
+        elif reason.startswith("Kill task"):
+            yield _make("slurm.unkillable_step", hit, 27, hosts=hosts)
+
+
+def _grace(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Killed while an exit save was still being written."""
+    if not life.open_save() or life.saving is None:
+        return
+    kills = store.of("fact:forced_kill") + store.of("launch.sigkill_unconfirmed/srun")
+    ended = store.of("slurm.time_limit/slurm") + store.of("slurm.preempted/slurm") + store.of("fact:cancelled")
+    told = [hit for hit in ended if hit.line.source != life.saving.source or hit.line.position <= life.saving.position]
+    late = [hit for hit in kills if hit.last > life.saving.position]
+    by_limit = store.of("slurm.time_limit/slurm") or store.of("slurm.preempted/slurm")
+    if late and (told or by_limit or "signal" in life.saving.full.lower() or "exit" in life.saving.full.lower()):
+        yield _make("launch.grace_exceeded", late[0], 28)
+    elif by_limit and by_limit[0].last > life.saving.position and _asked(life.saving.full):
+        yield _make("launch.grace_exceeded", by_limit[0], 28)
+
+
+def _asked(text: str) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in ("signal", "usr1", "sigterm", "exit", "final", "emergency", "limit"))
+
+
+def _fresh_start(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A run that starts at zero although it was restarted."""
+    hits = store.of("fact:fresh_start")
+    if hits and life.restarted:
+        yield _make("ckpt.silent_fresh_start", hits[0], 21)
+
+
+def _gloo_remote(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    if not store.of("net.bootstrap_unreachable/gloo"):
+        return
+    for hit in store.of("fact:gloo_remote"):
+        yield to_finding_as(hit, "net.bootstrap_unreachable", 33)
+
+
+def to_finding_as(hit: Hit, diagnosis: str, depth: int) -> Finding:
+    """A fact's hit under another class."""
+    finding = to_finding(hit)
+    return Finding(
+        diagnosis,
+        finding.text,
+        ranks=finding.ranks,
+        hosts=finding.hosts,
+        depth=depth,
+        time=finding.time,
+        position=finding.position,
+        source=finding.source,
+        printed_by=finding.printed_by,
+        peers=finding.peers,
+    )
+
+
+_RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
+    _watchdog,
+    _nan_rank,
+    _node_rank,
+    _mounts,
+    _not_responding,
+    _controller,
+    _segfault,
+    _versions,
+    _held_by,
+    _grace,
+    _fresh_start,
+    _gloo_remote,
+)
+
+
+def named_peers(findings: list[Finding]) -> set[str]:
+    """Whom several printers accuse: many naming one mean that one; one naming many means itself."""
+    by_peer: dict[str, set[str]] = defaultdict(set)
+    by_printer: dict[str, set[str]] = defaultdict(set)
+    for finding in findings:
+        for peer in finding.peers:
+            printer = finding.printed_by or f"#{min(finding.ranks, default=finding.source)}"
+            by_peer[peer].add(printer)
+            by_printer[printer].add(peer)
+    if not by_peer:
+        return set()
+    if len(by_printer) == 1 and len(by_peer) > 1:
+        printer = next(iter(by_printer))
+        return {printer} if not printer.startswith("#") else set(by_peer)
+    most = max(len(printers) for printers in by_peer.values())
+    best = [peer for peer, printers in by_peer.items() if len(printers) == most]
+    if len(best) == 1 or most > 1:
+        return set(best[:1]) if most > 1 else set(best)
+    first = min((f for f in findings if f.peers), key=lambda f: f.position)
+    return {first.peers[0]}
+
+
+def is_virtual(address: str) -> bool:
+    """An address of a local bridge or the loopback: it names nobody."""
+    try:
+        parsed = ipaddress.ip_address(address.split("%")[0])
+    except ValueError:
+        return address in ("localhost", "docker0", "virbr0")
+    bridges = ("172.17.0.0/16", "192.168.122.0/24", "10.88.0.0/16")
+    return parsed.is_loopback or (parsed.version == 4 and any(parsed in ipaddress.ip_network(net) for net in bridges))

@@ -1,0 +1,283 @@
+"""Step lines of many trainers as a series: losses, step times, and the silence after the last one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+
+from .evidence import MAX_TEXT, Finding
+from .prefix import Line, parse_time
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)\b"
+_STEP = re.compile(
+    r"\b(?:iteration|iter|global_step|global step|steps?|Step|batch|it)\b[\"']?\]?\s*[:=#]?\s*\[?(?P<step>\d{1,9})\b(?!\.\d)(?:\s*/\s*\d+)?"
+)
+_LOSS = re.compile(
+    r"(?<![\w])(?:lm |train(?:ing)?[_ /]|reduced_train_|total[_ /]|avg[_ ]|mean[_ ]|language_model[_ ])?(?:loss(?:/train/total)?|CrossEntropyLoss)[\"']?\s*(?:[:=]|\bis\b)?\s*\[?(?P<loss>"
+    + _NUMBER
+    + r")"
+)
+_NORM = re.compile(r"(?:grad(?:ient)?[ _]?norm|gnorm|total_norm)[\"']?\s*[:=]\s*(?P<norm>" + _NUMBER + r")")
+_TIMES = (
+    (re.compile(r"elapsed time per iteration \(ms\): ?(?P<t>[\d.]+)"), 1e-3),
+    (re.compile(r"iter time \(s\): ?(?P<t>[\d.]+)"), 1.0),
+    (re.compile(r"(?:train_step_timing in s|step_time_s|step[_ ]time(?: \(s\))?|time_per_step|iter_time)[\"']?\s*[:=]\s*(?P<t>\d[\d.]*)\s*(?:s|sec)?\b(?!ms)"), 1.0),
+    (re.compile(r"(?:\btime|step[_ ]time(?:_ms| \(ms\))?|dt)[\"']?\s*[:=]?\s*(?P<t>\d[\d.]*)\s*ms\b"), 1e-3),
+    (re.compile(r"(?P<t>\d+\.\d+)\s*s/it\b"), 1.0),
+)  # fmt: skip
+_RATES = re.compile(
+    r"(?:samples/sec|tokens_per_second|tokens/s(?:ec)?(?:/\w+)?|tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)"
+)
+_SCALE = re.compile(r"loss[ _]scale[\"']?\s*[:=]\s*(?P<scale>[\d.eE+]+)")
+_SKIPPED = re.compile(r"number of skipped iterations:\s*(?P<n>\d+)")
+_NANS = re.compile(r"number of nan iterations:\s*(?P<n>\d+)")
+_OVERFLOW = re.compile(
+    r"OVERFLOW!.*(?:Attempted loss scale: (?P<scale>[\d.eE+]+))?|[Gg]radient overflow\..*loss scaler? .*?to (?P<to>[\d.eE+-]+)"
+)
+_VALIDATION = re.compile(r"(?i)\bvalid(?:ation)?\b|\beval(?:uation)?\b|test[_ ]loss|\bPPL\b")
+
+LITERALS = ("iteration", "iter ", "step", "Step", "loss", "s/it", "OVERFLOW", "overflow", "batch=", "it/s")
+
+# Windows kept of each series: enough for medians, small enough for any log.
+_KEEP = 256
+
+
+@dataclass
+class Sample:
+    """One step as printed."""
+
+    step: int | None
+    loss: float | None
+    norm: float | None
+    seconds: float | None
+    rate: float | None
+    line: Line
+    skipped: bool = False
+    nan_count: int = 0
+    lost_loss: bool = False
+
+
+@dataclass
+class Series:
+    """Follow the step lines of one job."""
+
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEEP))
+    stamps: deque[datetime] = field(default_factory=lambda: deque(maxlen=_KEEP))
+    steps_by_source: dict[int, deque[int]] = field(default_factory=dict)
+    last_step: int | None = None
+    has_loss_key: bool = False
+    first_nan: Sample | None = None
+    spikes: list[Sample] = field(default_factory=list)
+    overflows: int = 0
+    overflow_run: int = 0
+    count: int = 0
+    baseline: list[float] = field(default_factory=list)
+    pending_time: datetime | None = None
+    stopped_by: int = 0
+    _last_unit: dict[str, float] = field(default_factory=dict)
+
+    def feed(self, line: Line) -> bool:
+        """Take one line; True if it was a step line."""
+        text = line.text if line.text else line.full
+        if "OVERFLOW!" in text or "radient overflow" in text:
+            self.overflows += 1
+            return False
+        if _VALIDATION.search(text[:120]) and "elapsed time" not in text:
+            return False
+        sample = _parse(line, text)
+        if sample is None:
+            return False
+        self._accept(sample)
+        return True
+
+    def feed_event(self, record: dict[str, object], line: Line) -> None:
+        """Take one step event of our own trainer."""
+        sample = Sample(
+            step=_integer(record.get("step")),
+            loss=number(record.get("loss")),
+            norm=number(record.get("grad_norm")),
+            seconds=number(record.get("step_time_s")),
+            rate=number(record.get("tokens_per_second")),
+            line=line,
+        )
+        self._accept(sample)
+
+    def _accept(self, sample: Sample) -> None:
+        if sample.loss is not None:
+            self.has_loss_key = True
+        elif self.has_loss_key and sample.norm is not None and not finite(sample.norm):
+            sample.lost_loss = True
+        stamp = sample.line.time or parse_time(sample.line.full[:120])
+        if stamp is not None and (not self.stamps or stamp > self.stamps[-1]):
+            self.stamps.append(stamp)
+        new_step = sample.step is None or self.last_step is None or sample.step != self.last_step
+        if new_step and not sample.skipped:
+            marks = self.steps_by_source.setdefault(sample.line.source, deque(maxlen=3))
+            marks.append(sample.line.position)
+        if sample.step is not None:
+            self.last_step = sample.step
+        self._check_nan(sample)
+        self._check_spike(sample)
+        self.count += 1
+        self.samples.append(sample)
+
+    def _check_nan(self, sample: Sample) -> None:
+        if self.first_nan is not None:
+            if sample.loss is not None and finite(sample.loss) and sample.line.position > self.first_nan.line.position:
+                self.stopped_by += 1
+                if self.stopped_by >= 5 and not sample.nan_count:
+                    # The loss came back and stayed: whatever it was, it was skipped over.
+                    self.first_nan, self.stopped_by = None, 0
+            return
+        bad_loss = sample.loss is not None and not finite(sample.loss)
+        if (bad_loss or sample.lost_loss or sample.nan_count > 0) and not sample.skipped:
+            self.first_nan = sample
+
+    def _check_spike(self, sample: Sample) -> None:
+        """A loss far above the recent ones; judged again when the next sample is known."""
+        loss = sample.loss
+        if loss is None or not finite(loss):
+            return
+        history = [old.loss for old in self.samples if old.loss is not None and finite(old.loss)][-50:]
+        if not history:
+            return
+        middle = median(history)
+        spread = median(abs(value - middle) for value in history)
+        jump = loss - middle
+        limit = max(8 * 1.4826 * spread, 0.5 * abs(middle), 0.5) if len(history) >= 4 else max(abs(middle), 1.0)
+        norms = [old.norm for old in self.samples if old.norm is not None and finite(old.norm)][-50:]
+        loud = bool(norms) and sample.norm is not None and sample.norm > 8 * max(median(norms), 1e-9)
+        if (jump > limit or (loud and jump > 0.5 * limit)) and len(self.spikes) < 64:
+            self.spikes.append(sample)
+
+    def later_steps(self, source: int, position: int) -> bool:
+        """Whether three different steps were printed in this source after a position."""
+        marks = self.steps_by_source.get(source)
+        return marks is not None and len(marks) == 3 and marks[0] > position
+
+    def steps_after(self, moment: datetime) -> bool:
+        """Whether at least three steps carry a later time."""
+        return len(self.stamps) >= 3 and self.stamps[-3] > moment
+
+    def interval(self) -> float | None:
+        """Median time between step lines, in seconds."""
+        gaps = [(later - earlier).total_seconds() for earlier, later in zip(self.stamps, list(self.stamps)[1:])]
+        gaps = [gap for gap in gaps if gap > 0]
+        return median(gaps) if gaps else None
+
+    def step_seconds(self) -> float | None:
+        """Median printed time of a step."""
+        values = [sample.seconds for sample in self.samples if sample.seconds]
+        return median(values) if values else None
+
+    def findings(self) -> Iterator[Finding]:
+        """Numbers that went wrong."""
+        if self.first_nan is not None:
+            yield _finding("num.nan", self.first_nan, 21)
+        elif self.spikes and self._spike_counts():
+            yield _finding("num.loss_spike", self.spikes[0], 72)
+        slow = self._slowdown()
+        if slow is not None:
+            yield _finding("perf.slowdown", slow, 84)
+
+    def _spike_counts(self) -> bool:
+        """A spike counts if it is huge, or if the loss has not come back by the next samples."""
+        first = self.spikes[0]
+        after = [s for s in self.samples if s.line.position > first.line.position and s.loss is not None]
+        before = [s.loss for s in self.samples if s.line.position < first.line.position and s.loss is not None]
+        if not before:
+            return len(self.spikes) > 1
+        middle = median(before)
+        if len(after) >= 3 and all((s.loss or 0.0) < middle + 0.25 * ((first.loss or 0.0) - middle) for s in after[:3]):
+            return (first.loss or 0.0) > 3 * middle
+        return True
+
+    def _slowdown(self) -> Sample | None:
+        """The first of the last slow steps, if all of the last ones are slow."""
+        by_seconds = [sample for sample in self.samples if sample.seconds]
+        values = [sample.seconds or 0.0 for sample in by_seconds]
+        if len(values) < 4:
+            by_seconds = [sample for sample in self.samples if sample.rate]
+            values = [1.0 / (sample.rate or 1.0) for sample in by_seconds]
+        if len(values) < 4:
+            return None
+        tail = min(5, max(2, len(values) // 2))
+        head = sorted(values[: max(2, len(values) - tail)])
+        base = median(head[1:] if len(head) > 3 else head)
+        if base > 0 and all(value > 1.35 * base for value in values[-tail:]):
+            return next(s for s, value in zip(by_seconds[-tail:], values[-tail:]) if value > 1.35 * base)
+        return None
+
+
+def _parse(line: Line, text: str) -> Sample | None:
+    step = _STEP.search(text)
+    loss = _LOSS.search(text)
+    if step is None and loss is None:
+        return None
+    norm = _NORM.search(text)
+    seconds = None
+    for pattern, unit in _TIMES:
+        found = pattern.search(text)
+        if found:
+            seconds = (number(found["t"]) or 0.0) * unit or None
+            break
+    rate = _RATES.search(text)
+    if step is None and (loss is None or (norm is None and seconds is None and rate is None and "epoch" not in text)):
+        return None
+    if loss is None and norm is None and seconds is None and rate is None and "lr" not in text:
+        return None
+    skipped = _SKIPPED.search(text)
+    nans = _NANS.search(text)
+    return Sample(
+        step=int(step["step"]) if step else None,
+        loss=number(loss["loss"]) if loss else None,
+        norm=number(norm["norm"]) if norm else None,
+        seconds=seconds,
+        rate=number(rate["rate"].replace(",", "")) if rate else None,
+        line=line,
+        skipped=bool(skipped and int(skipped["n"])),
+        nan_count=int(nans["n"]) if nans else 0,
+    )
+
+
+def _finding(diagnosis: str, sample: Sample, depth: int) -> Finding:
+    line = sample.line
+    return Finding(
+        diagnosis, line.full.strip()[:MAX_TEXT], depth=depth, time=line.time, position=line.position, source=line.source
+    )
+
+
+def finite(value: float) -> bool:
+    return value == value and value not in (float("inf"), float("-inf"))
+
+
+def number(value: object) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    try:
+        return float(str(value).strip().rstrip("."))
+    except ValueError:
+        return None
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def as_record(text: str) -> dict[str, object] | None:
+    """Read a JSON object line; None if it is none."""
+    stripped = text.strip()
+    if not (stripped.startswith("{") and stripped.endswith("}")):
+        return None
+    try:
+        record = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,76 @@
+"""One entry of the signature tables: what to look for in a line, what it means and whom it names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A fault as one producer prints it.
+
+    Attributes:
+        name: unique; ``class/producer detail``.
+        diagnosis: a class of the closed list, or ``fact:...`` for something a scene needs to know.
+        needs: literals without digits, one of which every matching line contains (the fast first filter).
+        pattern: searched in the message without its prefixes. Named groups ``rank``, ``rank2``, ``host`` and
+            ``peer`` name culprits (a peer is a host or an address).
+        example: a line of the real format, used by the tests.
+        blame: whom the *printing* side adds: ``""``, ``host``, ``rank`` or ``both``.
+        role: ``root``, ``cascade`` or ``teardown``.
+        depth: smaller is nearer to the cause; decides between classes of one incident.
+        unless: a pattern that makes the line something else.
+        severity: overrides the class's.
+        action: overrides the class's first action.
+    """
+
+    name: str
+    diagnosis: str
+    needs: tuple[str, ...]
+    pattern: str
+    example: str
+    blame: str = ""
+    role: str = "root"
+    depth: int = 30
+    unless: str = ""
+    severity: str = ""
+    action: str = ""
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+        return re.compile(self.pattern)
+
+    @cached_property
+    def excluded(self) -> re.Pattern[str] | None:
+        """The compiled ``unless``; None where there is none."""
+        return re.compile(self.unless) if self.unless else None
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the match in a message, or None."""
+        match = self.regex.search(text)
+        if match is None or (self.excluded is not None and self.excluded.search(text)):
+            return None
+        return match
+
+
+# A line that is a comment, a shell trace or a search, not a report.
+_COMMENT = re.compile(
+    r"\s*(?:#(?!\d)|//|;;|\* |\+{1,3} (?!torchrun|srun|python)|\$ |>>> |> |(?:echo|grep|egrep|rg|sed|awk|printf|alias|cat)\s)"
+)
+# Words before the match that make it advice, documentation or history.
+_ADVICE = re.compile(
+    r"\b(?:if you (?:see|get|encounter|hit)|in case of|in the event of|for example|such as|known issue|troubleshoot\w*|hint:|tip:|"
+    r"see also|faq|runbook|playbook says|would (?:print|raise|show)|looks like|grep (?:for|-)|alert rule|pattern\s*[=:]|regex\w*|"
+    r"unit test|test case|simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)|yesterday|used to|"
+    r"(?:searching|looking|watching|checking) for|to (?:avoid|prevent|detect)|handles?|will (?:catch|retry on)|retry[_ ]on|error_messages?\s*=|"
+    r"fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|usage:)(?=\W|$)",
+    re.IGNORECASE,
+)
+
+
+def quoted(text: str, start: int) -> bool:
+    """Whether a match that begins at ``start`` is quoted (comment, advice, search) rather than reported."""
+    return bool(_COMMENT.match(text)) or (start > 3 and bool(_ADVICE.search(text, 0, start)))

@@ -1,0 +1,25 @@
+"""Exceptions of user code: whatever ends a traceback and no other table knows."""
+
+from __future__ import annotations
+
+from ..signature import Signature as S
+
+# Exceptions that are the echo of something else, or that belong to another family.
+_NOT_APP = (
+    r"ChildFailedError|SignalException|Rendezvous\w*|DistBackendError|DistNetworkError|DistStoreError|DistError|KeyboardInterrupt|SystemExit|"
+    r"CalledProcessError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|ConnectionError|ConnectionAbortedError|EOFError|OutOfMemoryError|c10::|"
+    r"GeneratorExit|StopIteration|ProcessRaisedException|ProcessExitedException|TimeoutError|CancelledError|ncclRemoteError|nccl\w+Error|ActorDiedError|RayActorError"
+)
+
+TABLE = (
+    S(
+        "app.exception/python",
+        "app.exception",
+        ("Error", "Exception", "Assertion", "assert"),
+        r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Exit)(?: \(.{0,40}\))?(?::\s|:?$)|^(?:Exception|AssertionError)(?::|$)|device-side assert triggered",
+        "[rank2]: ValueError: tokenizer returned 0 tokens for document 1822",
+        blame="both",
+        depth=45,
+        unless=r"^(?:[A-Za-z_]\w*\.)*(?:" + _NOT_APP + r")|^\w*Warning\b|gloo/|ProcessGroup|NCCL error|\[c10d\]|Timed out waiting|store based barrier|TCPStore|Connection (?:reset|closed|refused)|failed to pass monitoredBarrier",
+    ),
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""GPU faults: NVRM Xid and NVSwitch SXid of the kernel log, CUDA error texts, NVML and container texts."""
+
+from __future__ import annotations
+
+from ..signature import Signature as S
+
+_XID = r"\bNVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
+# A kernel line may come through a collector that keeps "Xid" but drops "NVRM:".
+_ANY_XID = r"(?:NVRM: )?Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
+
+TABLE = (
+    S(
+        "gpu.fallen_off_bus/xid",
+        "gpu.fallen_off_bus",
+        ("Xid",),
+        _ANY_XID + r"79\b",
+        "host1 kernel: NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        blame="host",
+        depth=10,
+    ),
+    S(
+        "gpu.fallen_off_bus/text",
+        "gpu.fallen_off_bus",
+        ("fallen off the bus", "GPU is lost", "device handle for GPU", "GPU_IS_LOST", "is inaccessible"),
+        r"fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|Unable to determine the device handle for (?:gpu|GPU).*(?:Unknown Error|lost|Not Found)",
+        "host6 kernel: NVRM: fallen off the bus and is not responding to commands.",
+        blame="both",
+        depth=10,
+    ),
+    S(
+        "gpu.ecc_uncorrectable/xid",
+        "gpu.ecc_uncorrectable",
+        ("Xid",),
+        _ANY_XID + r"(?:48|63|94|95|140|171|172)\b",
+        "host2 kernel: NVRM: Xid (PCI:0000:52:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error",
+        blame="host",
+        depth=11,
+        unless=r"(?i)failed|failure",
+    ),
+    S(
+        "gpu.ecc_uncorrectable/cuda",
+        "gpu.ecc_uncorrectable",
+        ("ncorrectable ECC", "ncorrectable ecc", "ECCUncorrectable", "ncorrectable NVLink", "ECC error"),
+        r"(?i)uncorrectable ECC error encountered|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|double[- ]bit ECC error",
+        "[rank11]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        blame="both",
+        depth=14,
+    ),
+    S(
+        "gpu.row_remap_failure/xid",
+        "gpu.row_remap_failure",
+        ("Xid", "ow remap", "ow Remap"),
+        _ANY_XID + r"64\b|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|0\b))|Remapping Failure Occurred\s*: Yes",
+        "host2 kernel: NVRM: Xid (PCI:0000:52:00): 64, Row remapping failure",
+        blame="host",
+        depth=9,
+    ),
+    S(
+        "gpu.gsp_timeout/xid",
+        "gpu.gsp_timeout",
+        ("Xid",),
+        _ANY_XID + r"(?:61|62|119|120|122|123)\b",
+        "host11 kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2, name=nvidia-smi, Timeout after 6s of waiting for RPC response "
+        "from GPU4 GSP!",
+        blame="host",
+        depth=11,
+    ),
+    S(
+        "gpu.gsp_timeout/text",
+        "gpu.gsp_timeout",
+        ("GSP",),
+        r"waiting for RPC response from GPU\d* ?GSP|GSP (?:task|firmware) (?:crash|timeout|error|halt)|RmInitAdapter failed.*GSP",
+        "NVRM: _kgspLogXid119: Timeout after 45s of waiting for RPC response from GPU0 GSP!",
+        blame="host",
+        depth=11,
+    ),
+    S(
+        "gpu.nvlink_error/xid",
+        "gpu.nvlink_error",
+        ("Xid",),
+        _ANY_XID + r"(?:74|137|14[4-9]|150)\b",
+        "host9 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14",
+        blame="host",
+        depth=11,
+        unless=r"(?i)\bnon-?fatal\b",
+    ),
+    S(
+        "gpu.nvlink_error/cuda",
+        "gpu.nvlink_error",
+        ("NVLink", "nvlink", "NVLINK", "Nvlink"),
+        r"(?i)uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE|cudaErrorNvlinkUncorrectable|"
+        r"NVLink (?:training|initiali[sz]ation) (?:error|fail)|link \d+: <inactive>.*expected",
+        "[rank4]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        blame="both",
+        depth=14,
+    ),
+    S(
+        "gpu.nvswitch_fatal/sxid",
+        "gpu.nvswitch_fatal",
+        ("SXid",),
+        r"SXid \(PCI:[0-9a-fA-F:.]+\): \d+, (?!Non-?[Ff]atal)(?:Fatal|FATAL)\b",
+        "host9 kernel: nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        blame="host",
+        depth=10,
+    ),
+    S(
+        "gpu.nvswitch_fatal/fabric",
+        "gpu.nvswitch_fatal",
+        ("ystem not yet initialized", "SYSTEM_NOT_READY", "SystemNotReady", "atal error on NVSwitch", "abric manager", "abric Manager"),
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|(?i:fatal error.{0,40}NVSwitch)|"
+        r"NVSwitch.{0,60}(?:fatal|in reset required)",
+        "[rank0]: RuntimeError: CUDA error: system not yet initialized",
+        blame="both",
+        depth=14,
+        unless=r"(?i)non-?fatal",
+    ),
+    S(
+        "gpu.app_fault/xid",
+        "gpu.app_fault",
+        ("Xid",),
+        _ANY_XID + r"(?:8|13|31|32|43|68|69|109)\b",
+        "host2 kernel: NVRM: Xid (PCI:0000:cb:00): 31, pid=626486, name=pt_main_thread, Ch 00000008, intr 00000000. MMU Fault",
+        blame="host",
+        depth=15,
+    ),
+    S(
+        "gpu.app_fault/cuda",
+        "gpu.app_fault",
+        ("llegal memory access", "unspecified launch failure", "illegal instruction", "isaligned address", "nvalid program counter", "ILLEGAL_ADDRESS", "LAUNCH_FAILED", "IllegalAddress", "ardware stack error", "nvalid address space"),
+        r"an illegal memory access was encountered|unspecified launch failure|an illegal instruction was encountered|misaligned address|"
+        r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION)|cudaErrorIllegalAddress|invalid program counter|hardware stack error",
+        "[rank2]:[E814 02:11:40.118 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog "
+        "thread terminated with exception: CUDA error: an illegal memory access was encountered",
+        blame="both",
+        depth=19,
+        severity="fatal",
+    ),
+    S(
+        "gpu.driver_mismatch/nvml",
+        "gpu.driver_mismatch",
+        ("ersion mismatch", "API mismatch", "river version is insufficient", "DriverMismatch", "unsupported display driver", "DRIVER_MISMATCH", "LIB_RM_VERSION"),
+        r"(?i)driver/library version mismatch|NVRM: API mismatch|CUDA driver version is insufficient for CUDA runtime|"
+        r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver / cuda driver combination|LIB_RM_VERSION_MISMATCH",
+        "host4: Failed to initialize NVML: Driver/library version mismatch",
+        blame="both",
+        depth=9,
+    ),
+)  # fmt: skip
