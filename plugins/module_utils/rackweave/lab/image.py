@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 SSHD_SETTINGS = """\
 PermitRootLogin prohibit-password
 PasswordAuthentication no
@@ -74,7 +74,7 @@ def mmdebstrap_arguments(recipe: ImageRecipe, files_dir: str, target: str) -> li
     hooks = [
         f"copy-in {files_dir}/rackweave-host-keys.service /etc/systemd/system",
         f"copy-in {files_dir}/rackweave.conf /etc/ssh/sshd_config.d",
-        'rm -f "$1"/etc/ssh/ssh_host_*',
+        'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/munge/munge.key',  # no secret is baked in
         'chroot "$1" systemctl enable ssh.service rackweave-host-keys.service',
         f'chroot "$1" systemctl mask {" ".join(MASKED_UNITS)}',
         _disable(DISABLED_UNITS),

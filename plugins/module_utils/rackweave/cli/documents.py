@@ -1,0 +1,49 @@
+"""Read and write the directory of node documents: one ``<host>.json`` for each host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import DocumentError
+from ..hardware.document import NodeDocument, as_json, read_document
+
+
+def load_documents(directory: Path) -> list[NodeDocument]:
+    """Return the documents of a directory in the order of host names; a missing directory holds none.
+
+    Raises:
+        DocumentError: if a file is no JSON, follows another schema, or bears another name than its host.
+    """
+    documents = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            mapping = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DocumentError(f"node document {path} is not JSON: {error}") from error
+        document = read_document(mapping)
+        if document.host != path.stem:
+            raise DocumentError(
+                f"node document {path} describes {document.host}; it must be named {document.host}.json"
+            )
+        documents.append(document)
+    return documents
+
+
+def stale_documents(directory: Path, documents: Mapping[str, NodeDocument]) -> dict[str, tuple[str, str]]:
+    """Return ``{host: (old text, new text)}`` of those documents whose file is missing or differs."""
+    stale = {}
+    for host, document in documents.items():
+        path, text = directory / f"{host}.json", as_json(document.as_dict())
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        if old != text:
+            stale[host] = (old, text)
+    return stale
+
+
+def write_documents(directory: Path, texts: Mapping[str, str]) -> None:
+    """Write one file per host."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for host, text in texts.items():
+        (directory / f"{host}.json").write_text(text, encoding="utf-8")

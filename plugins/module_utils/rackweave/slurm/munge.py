@@ -1,0 +1,97 @@
+"""Which munge key a cluster shall have: the one it has, and a new one only if it has none."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import RackweaveError
+
+MINIMUM_KEY_BYTES = 32  # munged(8): a shorter key is refused
+MAXIMUM_KEY_BYTES = 1024
+PLACEHOLDERS = ("changeme", "change-me", "change_me", "replace", "example", "placeholder", "secret", "todo")
+
+
+class SlurmError(RackweaveError):
+    """A Slurm configuration that cannot work, or a change that needs consent."""
+
+
+@dataclass(frozen=True)
+class KeyState:
+    """The key of one node: SHA-256 of it (None: no key), and whether a Slurm daemon runs there and uses it."""
+
+    checksum: str | None
+    in_use: bool
+
+
+@dataclass(frozen=True)
+class KeyDecision:
+    """Where the key comes from: ``read`` it on `host`, ``generate`` it there, or take the ``given`` one."""
+
+    action: str
+    host: str
+    reason: str
+
+
+def decide_key(
+    states: Mapping[str, KeyState], controller: str, given_checksum: str | None, rotate_ok: bool
+) -> KeyDecision:
+    """Return where the cluster's key comes from.
+
+    Args:
+        states: of the controller and of every node of this run.
+        controller: name of the Slurm controller; it must be among `states`.
+        given_checksum: SHA-256 of a key from the inventory, if there is one.
+        rotate_ok: consent to change a key that running daemons use.
+
+    Raises:
+        SlurmError: if daemons run with different keys, or with another key than the given one, without consent.
+    """
+    used = {state.checksum: host for host, state in sorted(states.items()) if state.in_use and state.checksum}
+    changed = sorted(host for checksum, host in used.items() if checksum != given_checksum)
+    if given_checksum is not None:
+        if changed and not rotate_ok:
+            raise SlurmError(
+                f"slurm_munge_key differs from the key that running daemons use on {', '.join(changed)}: "
+                "a new key stops every job step's authentication; set slurm_munge_rotate_ok to change it"
+            )
+        return KeyDecision("given", controller, "slurm_munge_key of the inventory")
+    if len(used) > 1 and not rotate_ok:
+        raise SlurmError(
+            f"Slurm daemons run with {len(used)} different munge keys (on {', '.join(sorted(used.values()))}): "
+            "they are not one cluster; set slurm_munge_rotate_ok to give all of them the controller's key"
+        )
+    if len(used) == 1:
+        return KeyDecision("read", next(iter(used.values())), "running daemons use it")
+    if states[controller].checksum:
+        return KeyDecision("read", controller, "the controller has it")
+    owners = sorted(host for host, state in states.items() if state.checksum)
+    if owners:
+        return KeyDecision("read", owners[0], "the only nodes with a key have it")
+    return KeyDecision("generate", controller, "no node has a key")
+
+
+def decode_key(text: str) -> bytes:
+    """Return the bytes of a key written in base64.
+
+    Raises:
+        SlurmError: for something that is not base64, a placeholder, or a length munge refuses.
+    """
+    stripped = text.strip()
+    if any(word in stripped.lower() for word in PLACEHOLDERS) and len(stripped) < 2 * MINIMUM_KEY_BYTES:
+        raise SlurmError(
+            "slurm_munge_key is a placeholder; leave it empty, or set a real key: head -c 128 /dev/urandom | base64 -w0"
+        )
+    try:
+        key = base64.b64decode("".join(stripped.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise SlurmError(
+            "slurm_munge_key is not base64; make one with: head -c 128 /dev/urandom | base64 -w0"
+        ) from None
+    if not MINIMUM_KEY_BYTES <= len(key) <= MAXIMUM_KEY_BYTES:
+        raise SlurmError(
+            f"slurm_munge_key has {len(key)} bytes; munge takes {MINIMUM_KEY_BYTES} to {MAXIMUM_KEY_BYTES}"
+        )
+    return key
