@@ -11,6 +11,7 @@ import torch.distributed as dist
 from rackweave.plan.layout import RankCoordinates
 
 from .config import SizesConfig
+from .errors import StopError
 
 DEFAULT_RNG_SPREAD = 100_003
 """Distance of the dropout seeds of two ranks; prime, far above Megatron's offset for tensor ranks (2718)."""
@@ -54,7 +55,7 @@ def build_mesh(sizes: SizesConfig, rank: int, device: torch.device, backend: str
         distributed_timeout_minutes=timeout_s / 60,
         create_gloo_process_groups=False,
     )
-    return Mesh(
+    mesh = Mesh(
         rank=rank,
         world_size=sizes.world_size,
         where=sizes.parallel.coordinates(rank),
@@ -66,6 +67,22 @@ def build_mesh(sizes: SizesConfig, rank: int, device: torch.device, backend: str
         control=dist.new_group(backend="gloo", timeout=timeout),
         sizes=sizes,
     )
+    _check_groups(mesh)
+    return mesh
+
+
+def _check_groups(mesh: Mesh) -> None:
+    """Raise StopError if Megatron ordered the ranks otherwise than the plan: hosts would hold the wrong parts."""
+    parallel = mesh.sizes.parallel
+    planned = {
+        "tensor": (mesh.tensor, parallel.tensor_groups()),
+        "data": (mesh.data, parallel.data_groups()),
+        "pipeline": (mesh.pipeline, parallel.pipeline_groups()),
+    }
+    for axis, (group, groups) in planned.items():
+        found = dist.get_process_group_ranks(group)
+        if found not in groups:
+            raise StopError(f"rank {mesh.rank} got the {axis}-parallel group {found}, which the plan does not have")
 
 
 def seed_mesh(mesh: Mesh, seed: int) -> None:

@@ -6,6 +6,7 @@ a job, and one test uses it). Forking is safe because nothing has run before: no
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,13 @@ class ForkServer:
         (attempt / "logs").mkdir(exist_ok=True)
         request = {"do": "start", "attempt": str(attempt), "world_size": world_size, "environment": environment}
         return Running(self, self.ask(request)["pids"], attempt)
+
+    def call(self, function: str, where: Path, world_size: int, **arguments: Any) -> Ended:
+        """Call `module:function` on several ranks, with torchrun's environment; `where` takes the ranks' output."""
+        (where / "logs").mkdir(exist_ok=True)
+        request = {"do": "start", "attempt": str(where), "world_size": world_size, "environment": {}}
+        request |= {"function": function, "arguments": arguments}
+        return Running(self, self.ask(request)["pids"], where).wait()
 
     def run(self, attempt: Path, world_size: int, **environment: str) -> Ended:
         """Start the ranks of an attempt and wait for them."""
@@ -120,14 +129,25 @@ def _child(request: dict[str, Any], rank: int, size: int, port: int) -> None:
         TORCHELASTIC_ERROR_FILE=f"{request['attempt']}/logs/{rank}.error.json",
     )
     os.environ.update(request["environment"])
-    from trainer.__main__ import main
-
     code = 1
     try:
-        code = main(["--attempt", request["attempt"]])
+        code = _work(request)
+    except Exception:
+        traceback.print_exc()
+        raise
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _work(request: dict[str, Any]) -> int:
+    if "function" in request:
+        module, _, name = request["function"].partition(":")
+        getattr(importlib.import_module(module), name)(**request["arguments"])
+        return 0
+    from trainer.__main__ import main
+
+    return main(["--attempt", request["attempt"]])
 
 
 def _wait(pids: list[int], timeout_s: float, grace_s: float) -> list[int]:
