@@ -20,7 +20,7 @@ from .engine import Fragment, StageList, StepReport, decays
 from .flat_adamw import AdamWConstants
 from .flat_graph import GraphedMicroBatch
 from .flat_loss import LossHead, softmax_gradient_
-from .flat_modules import route_gradients
+from .flat_modules import route_gradients, use_fast_gelu
 from .flat_optimizer import FlatGroups, FlatOptimizer, FlatOptions, FlatParameter
 from .loss_scale import LossScale
 from .mesh import Mesh
@@ -90,6 +90,8 @@ class FlatEngine:
             self.optimizer.accumulate_by_hooks()
         if self.acceleration.compiled:
             for stage in self._stages:
+                if self.optimizer.state.weights.dtype != torch.float32:
+                    use_fast_gelu(stage)
                 compile_layers(stage)
 
     def _copies_of_tied_weight(self) -> list[Tensor]:

@@ -31,6 +31,21 @@ def _accumulate_product_fake(target: torch.Tensor, left: torch.Tensor, right: to
     return None
 
 
+@torch.library.custom_op("rackweave::accumulate_rows", mutates_args=("target",))
+def accumulate_rows(target: torch.Tensor, rows: torch.Tensor) -> None:
+    """Add the sum over all but the last dim of `rows` to `target`.
+
+    Opaque to the compiler on purpose: fused, a bias gradient would make it compute the activation's backward twice, once
+    for the sum and once for the matrix product that needs the same values in memory.
+    """
+    target.add_(rows.reshape(-1, rows.shape[-1]).sum(dim=0, dtype=target.dtype))
+
+
+@accumulate_rows.register_fake
+def _accumulate_rows_fake(target: torch.Tensor, rows: torch.Tensor) -> None:
+    return None
+
+
 class FlatLinearFunction(torch.autograd.Function):
     """`x @ weight.t()` whose weight gradient goes to `main_grad` and nowhere else."""
 
@@ -51,7 +66,7 @@ class FlatLinearFunction(torch.autograd.Function):
 
 
 class SinkFunction(torch.autograd.Function):
-    """The parameter itself; its gradient goes to `main_grad` and nowhere else. For biases and norm weights."""
+    """The parameter itself; its gradient goes to `main_grad` and nowhere else. For norm weights and embeddings."""
 
     @staticmethod
     def forward(ctx: Any, parameter: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
@@ -66,6 +81,22 @@ class SinkFunction(torch.autograd.Function):
         return None, None
 
 
+class BiasFunction(torch.autograd.Function):
+    """`x + bias` whose bias gradient goes to `main_grad` and nowhere else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+        """Return x (..., n) plus bias (n)."""
+        ctx.main_grad = main_grad
+        return x + bias
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Pass the gradient on; add its sum to the buffer."""
+        accumulate_rows(ctx.main_grad, grad_outputs[0])
+        return grad_outputs[0], None, None
+
+
 def flat_linear(x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
     """Return `x @ weight.t()`, with the weight's gradient added to `main_grad` in the backward pass."""
     result: torch.Tensor = FlatLinearFunction.apply(x, weight, main_grad)  # type: ignore[no-untyped-call]
@@ -75,4 +106,10 @@ def flat_linear(x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor) 
 def sink(parameter: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
     """Return the parameter, with its gradient added to `main_grad` in the backward pass."""
     result: torch.Tensor = SinkFunction.apply(parameter, main_grad)  # type: ignore[no-untyped-call]
+    return result
+
+
+def add_bias(x: torch.Tensor, bias: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+    """Return `x + bias`, with the bias's gradient added to `main_grad` in the backward pass."""
+    result: torch.Tensor = BiasFunction.apply(x, bias, main_grad)  # type: ignore[no-untyped-call]
     return result

@@ -20,8 +20,10 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor, nn
 
-from .flat_linear import flat_linear, sink
+from .flat_activation import fast_gelu
+from .flat_linear import add_bias, flat_linear, sink
 from .flat_loss import LossHead, flat_cross_entropy
+from .model.layers import Mlp
 from .model.stage import Stage
 
 if TYPE_CHECKING:
@@ -80,13 +82,16 @@ class FlatColumn(ColumnParallelLinear):
         else:
             hidden = _copy_to_group(hidden, self.tp_group, self.tensor_size)
         result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight)
-        if self.bias is None or self.skip_bias_add:
+        if self.skip_bias_add or self._parameters.get("bias") is None:
             return result, self.bias
-        return result + self.bias, None
+        return add_bias(result, self._parameters["bias"], self.main_grad_bias), None
 
 
 class FlatRow(RowParallelLinear):
-    """Row-parallel linear with a fused weight gradient; its bias is the caller's to add (`skip_bias_add`)."""
+    """Row-parallel linear with a fused weight gradient.
+
+    Its bias is added here, after the sum over the tensor group, or by the caller where the sequence is split.
+    """
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return (output summed over the tensor group, bias or None)."""
@@ -95,6 +100,8 @@ class FlatRow(RowParallelLinear):
             result = reduce_scatter_to_sequence_parallel_region(result, group=self.tp_group)
         elif self.tensor_size > 1:
             result = reduce_from_tensor_model_parallel_region(result, group=self.tp_group)
+        if self._parameters.get("bias") is not None and not self.sequence_parallel:
+            return add_bias(result, self._parameters["bias"], self.main_grad_bias), None
         bias = self.bias
         if bias is not None and self.sequence_parallel:
             bias = copy_to_tensor_model_parallel_region(bias, group=self.tp_group)
@@ -134,3 +141,20 @@ class FlatStage(Stage):
             hidden = _copy_to_group(hidden, group, group.size())
         losses = flat_cross_entropy(hidden.flatten(0, 1), weight, main_grad, labels.transpose(0, 1).reshape(-1), head)
         return losses.mean()
+
+
+def use_fast_gelu(stage: Stage) -> None:
+    """Let feed-forward blocks of a short dtype compute GELU with the cheaper error function; see flat_activation."""
+    for module in stage.modules():
+        if type(module) is Mlp and not module._gated:
+            module.__class__ = FastGeluMlp
+
+
+class FastGeluMlp(Mlp):
+    """Feed-forward block whose GELU costs half as many instructions."""
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return (output, bias or None) like its base."""
+        inner, _ = self.linear_fc1(hidden)
+        output: tuple[Tensor, Tensor | None] = self.linear_fc2(fast_gelu(inner))
+        return output
