@@ -6,14 +6,14 @@ The launchers see a rank vanish or stand still and torchrun's exit codes, so the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..run.exit_codes import meaning
 from ..run.outcome import Blame, JobEnd
 from .classes import CLASSES
 from .scanner import Source
-from .verdict import Verdict, diagnose
+from .verdict import Verdict
 
 SCHEMA = "rackweave.verdict/1"
 
@@ -38,8 +38,12 @@ _CLASS_OF_KIND = {
 }
 
 
-def attempt_sources(look: Mapping[str, Any], logs: Mapping[str, str]) -> list[Source]:
-    """Return the evidence of an attempt for a diagnosis, each piece with the host and rank that wrote it."""
+def attempt_sources(logs: Mapping[str, str]) -> list[Source]:
+    """Return the logs of an attempt as evidence, each with the host and rank that wrote it.
+
+    Args:
+        logs: text by path below the attempt directory, ``logs/<host>/<rank>/stderr.log``.
+    """
     sources = []
     for name, text in logs.items():
         parts = name.split("/")
@@ -47,15 +51,6 @@ def attempt_sources(look: Mapping[str, Any], logs: Mapping[str, str]) -> list[So
         rank = int(parts[2]) if host and len(parts) == 4 and parts[2].isdigit() else None
         sources.append(Source(name, text, host, rank))
     return sources
-
-
-def conclude_attempt(
-    end: JobEnd, blamed: Blame, sources: Iterable[Source], now: str | None = None
-) -> tuple[Verdict, Blame]:
-    """Return the diagnosis of the logs and the blame that goes with it."""
-    if end.ok:
-        return Verdict("healthy", first_action=CLASSES["healthy"].first_action), blamed
-    return diagnose(sources, now), blamed
 
 
 def verdict_document(run: str, attempt: str, job_id: str, end: JobEnd, blamed: Blame, found: Verdict) -> dict[str, Any]:

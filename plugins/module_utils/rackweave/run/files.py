@@ -1,0 +1,98 @@
+"""The run files of a plan as texts by name: what `plan` writes, `launch` copies and `job.sbatch` takes along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import DocumentError
+from .batch import BatchSettings, render_batch
+from .ds_config import render_ds_config
+from .megatron_args import megatron_args
+from .plan_file import RunPlan, parse_plan, serialise_plan
+from .schema import write_json
+from .train_file import serialise_train
+
+SCRIPT_BODY = "job_body.sh"
+NODE_SCRIPTS = ("launch.sh", "launch.py", "supervise.py")
+
+
+def compose_run_files(
+    layout: Mapping[str, Any], train: Mapping[str, Any], settings: BatchSettings, scripts: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the text of every run file except the environments, which the fabric writes beside them.
+
+    Args:
+        layout: the document of ``plan.json``.
+        train: the document of ``train.json``.
+        settings: how the job is submitted.
+        scripts: texts of `SCRIPT_BODY` and `NODE_SCRIPTS`.
+
+    Raises:
+        DocumentError: if a document breaks its schema, or the three speak of different runs.
+    """
+    plan_text = serialise_plan(layout)
+    plan = parse_plan(plan_text)
+    train_text = serialise_train(train)
+    if not plan.run == train["run"] == settings.run:
+        raise DocumentError(
+            f"the plan is of run {plan.run!r}, the training settings of {train['run']!r}, "
+            f"the batch script of {settings.run!r}; they must be one run"
+        )
+    return {
+        "plan.json": plan_text,
+        "train.json": train_text,
+        "ds_config.json": write_json(render_ds_config(plan, train)),
+        "megatron.args": "".join(f"{word}\n" for word in megatron_args(plan, train)),
+        "job.sbatch": render_batch(settings, plan, scripts[SCRIPT_BODY]),
+        **{name: scripts[name] for name in NODE_SCRIPTS},
+    }
+
+
+def plan_table(plan: RunPlan) -> list[str]:
+    """Return lines for a terminal: the sizes, and which ranks, stages and groups each host holds."""
+    sizes, model = plan.document["sizes"], plan.document["model"]
+    parallel = plan.parallel
+    lines = [
+        f"run {plan.run}: {model['name']}, {_count(model.get('parameters'))} parameters, "
+        f"sequence length {model['sequence_length']}",
+        f"{plan.world_size} ranks on {len(plan.hosts)} hosts = TP {parallel.tensor_parallel_size} x "
+        f"PP {parallel.pipeline_parallel_size} x DP {parallel.data_parallel_size}"
+        + (f" x CP {parallel.context_parallel_size}" if parallel.context_parallel_size > 1 else "")
+        + f", ZeRO stage {plan.zero_stage}, sequence parallel {'on' if sizes['sequence_parallel'] else 'off'}",
+        f"global batch {plan.global_batch_size} = micro-batch {plan.micro_batch_size} x "
+        f"{plan.num_microbatches} accumulated x {parallel.data_parallel_size} data-parallel",
+        f"hardware {plan.origin}, from {plan.document['cluster']['source']}; master {plan.master_host}",
+        "",
+    ]
+    rows = [("node rank", "host", "ranks", "pipeline stages", "data-parallel", "GPUs")]
+    for number, host in enumerate(plan.hosts):
+        ranks = plan.ranks_on(host)
+        rows.append(
+            (
+                str(number),
+                host,
+                f"{ranks[0].rank}-{ranks[-1].rank}",
+                _span(place.pp_rank for place in ranks),
+                _span(place.dp_rank for place in ranks),
+                ", ".join(place.gpu_bdf or str(place.gpu_index) for place in ranks[:1])
+                + (f" … ({len(ranks)})" if len(ranks) > 1 else ""),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return lines + ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _span(values: Any) -> str:
+    found = sorted(set(values))
+    whole = found == list(range(found[0], found[-1] + 1))
+    return str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}" if whole else ",".join(map(str, found))
+
+
+def _count(parameters: object) -> str:
+    if not isinstance(parameters, (int, float)):
+        return "an unknown number of"
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {unit}"
+    return str(parameters)

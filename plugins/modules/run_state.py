@@ -1,0 +1,163 @@
+#!/usr/bin/python
+"""Read where a run stands: Slurm's state of its job, and what the newest attempt has written since the last look."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.run.attempt import parse_job, sort_attempts
+from ..module_utils.rackweave.run.slurm import SlurmJob, parse_sacct_job, parse_scontrol_job
+
+DOCUMENTATION = r"""
+module: run_state
+short_description: Read job state, events, results and phases of a run
+description:
+  - Runs on the Slurm submit host, which mounts the shared file system; one call is one look. Nothing is changed.
+  - Events are returned from a byte offset on, so that following a run costs what is new and not what is old.
+options:
+  run_dir: {description: Directory of the run., type: path, required: true}
+  job_id: {description: Job to ask Slurm for; empty takes the last submission., type: str, default: ""}
+  attempt: {description: Attempt to read; empty takes the newest of the job., type: str, default: ""}
+  offset: {description: Bytes of C(events.jsonl) that are known already., type: int, default: 0}
+  max_bytes: {description: Most bytes of events to return., type: int, default: 1000000}
+  ranks: {description: Whether results and phases of all ranks are read., type: bool, default: true}
+attributes:
+  check_mode: {support: full, description: Only reads.}
+author: Rackweave
+"""
+EXAMPLES = r"""
+- name: Look at a run
+  rackweave.cluster.run_state:
+    run_dir: /mnt/shared/runs/demo
+  become: true
+  become_user: hpc
+"""
+RETURN = r"""
+time: {description: Clock of the submit host, ISO 8601., returned: success, type: str}
+job_id: {description: The job; empty where the run was never submitted., returned: success, type: str}
+job: {description: State of the job in Slurm, or null where it is not known., returned: success, type: dict}
+slurm_error: {description: Why Slurm gave no answer., returned: success, type: str}
+submission: {description: Content of C(job.json), or null., returned: success, type: dict}
+attempts: {description: All attempts of the run, oldest first., returned: success, type: list, elements: str}
+attempt: {description: The attempt that was read; empty where there is none yet., returned: success, type: str}
+events: {description: New part of C(events.jsonl)., returned: success, type: str}
+offset: {description: Bytes known after this look., returned: success, type: int}
+more: {description: Whether more is there already., returned: success, type: bool}
+results: {description: Result file of each rank., returned: success, type: dict}
+phases: {description: Phase file of each rank., returned: success, type: dict}
+exits: {description: How each node's launcher ended, by host., returned: success, type: dict}
+end: {description: How the batch script ended, or null., returned: success, type: dict}
+"""
+SPEC = {
+    "run_dir": {"type": "path", "required": True},
+    "job_id": {"type": "str", "default": ""},
+    "attempt": {"type": "str", "default": ""},
+    "offset": {"type": "int", "default": 0},
+    "max_bytes": {"type": "int", "default": 1_000_000},
+    "ranks": {"type": "bool", "default": True},
+}
+
+
+def read_object(path: Path) -> dict | None:
+    """Return a JSON object, or None where it is missing or being written."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_objects(directory: Path) -> dict[str, dict]:
+    """Return all JSON objects of a directory by their file's stem; hidden files are half written ones."""
+    paths = [path for path in directory.glob("*.json") if not path.name.startswith(".")]
+    return {path.stem: value for path in paths if (value := read_object(path)) is not None}
+
+
+def ask_slurm(module: AnsibleModule, job_id: str) -> tuple[SlurmJob | None, str]:
+    """Return the job's state, or the reason why there is none; a job that is long over is known to accounting only."""
+    code, out, err = module.run_command(["scontrol", "--oneliner", "show", "job", job_id])
+    if code == 0:
+        return parse_scontrol_job(out), ""
+    reason = (err or out).strip()
+    for source in ([], ["--completion"]):
+        words = ["sacct", *source, "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}"]
+        code, out, _ = module.run_command([*words, "--format=JobID,JobName,State,ExitCode,NodeList"])
+        job = parse_sacct_job(out) if code == 0 else None
+        if job is not None:
+            return job, ""
+    return None, reason
+
+
+def read_events(path: Path, offset: int, max_bytes: int) -> dict:
+    """Return the complete lines behind an offset; a file that shrank is another file and read from its start."""
+    try:
+        size = path.stat().st_size
+        start = offset if offset <= size else 0
+        with path.open("rb") as stream:
+            stream.seek(start)
+            piece = stream.read(max_bytes)
+    except OSError:
+        return {"events": "", "offset": offset, "more": False}
+    complete = piece[: piece.rfind(b"\n") + 1]
+    end = start + len(complete)
+    return {"events": complete.decode("utf-8", errors="replace"), "offset": end, "more": bool(complete) and end < size}
+
+
+def newest(attempts: tuple[str, ...], job_id: str) -> str:
+    """Return the newest attempt of a job, or an empty text."""
+    own = [name for name in attempts if name.split(".")[0] == job_id]
+    return own[-1] if own else ""
+
+
+def read_attempt(directory: Path, params: dict) -> dict:
+    found = read_events(directory / "events.jsonl", params["offset"], params["max_bytes"])
+    exits = {path.parent.name: read_object(path) for path in directory.glob("logs/*/exit.json")}
+    return {
+        **found,
+        "results": read_objects(directory / "result") if params["ranks"] else {},
+        "phases": read_objects(directory / "phase") if params["ranks"] else {},
+        "exits": {host: value for host, value in exits.items() if value is not None},
+        "end": read_object(directory / "end.json"),
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    run_dir = Path(module.params["run_dir"])
+    if not run_dir.is_dir():
+        module.fail_json(
+            msg=f"{run_dir} does not exist on this host: launch the run first, or check training_job_shared_dir"
+        )
+    names = [entry.name for entry in (run_dir / "attempts").iterdir()] if (run_dir / "attempts").is_dir() else []
+    attempts = sort_attempts(names)
+    submission, job, slurm_error = None, None, ""
+    try:
+        if (run_dir / "job.json").exists():
+            submission = parse_job((run_dir / "job.json").read_text(encoding="utf-8"), str(run_dir / "job.json"))
+        job_id = module.params["job_id"] or (submission or {}).get("job_id", "")
+        if job_id:
+            job, slurm_error = ask_slurm(module, job_id)
+    except RackweaveError as error:
+        module.fail_json(msg=str(error))
+    attempt = module.params["attempt"] or newest(attempts, job_id)
+    directory = run_dir / "attempts" / attempt if attempt else run_dir / "attempts" / ".none"
+    module.exit_json(
+        changed=False,
+        time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        job_id=job_id,
+        job=None if job is None else {**vars(job), "live": job.live, "ended": job.ended},
+        slurm_error=slurm_error,
+        submission=submission,
+        attempts=list(attempts),
+        attempt=attempt,
+        **read_attempt(directory, module.params),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Run files made from a plan."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rackweave.errors import DocumentError
+from rackweave.run.batch import BatchSettings, check_run_name, render_batch, slurm_duration
+from rackweave.run.ds_config import render_ds_config
+from rackweave.run.files import compose_run_files, plan_table
+from rackweave.run.megatron_args import megatron_args
+from rackweave.run.plan_file import parse_plan
+
+CONTRACTS = Path(__file__).parents[3] / "fixtures" / "contracts"
+PLAN = parse_plan((CONTRACTS / "plan.json").read_text())
+TRAIN = json.loads((CONTRACTS / "train.json").read_text())
+SETTINGS = BatchSettings(
+    run="demo",
+    run_dir="/mnt/shared/runs/demo",
+    venv="/mnt/shared/venv",
+    command=("python", "-m", "trainer", "--attempt", "{attempt}"),
+    time_limit_s=3600,
+    save_signal_s=120,
+    stall_s=300,
+    requeue_ok=False,
+    max_restarts=2,
+    gpus_per_node=2,
+)
+
+
+def directives(settings=SETTINGS, plan=PLAN):
+    text = render_batch(settings, plan, "true\n")
+    return [line.split(" ", 1)[1] for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_one_task_per_node_on_exactly_the_planned_hosts():
+    options = directives()
+    assert "--ntasks-per-node=1" in options
+    assert "--nodelist=node-b,node-a" in options
+    assert "--nodes=2" in options
+    assert "--gres=gpu:2" in options
+
+
+def test_evidence_of_earlier_starts_is_kept_and_the_save_signal_reaches_the_shell():
+    options = directives()
+    assert "--open-mode=append" in options
+    assert "--signal=B:USR1@120" in options
+
+
+@pytest.mark.parametrize(("switch", "option"), [(True, "--requeue"), (False, "--no-requeue")])
+def test_slurms_own_requeue_follows_the_switch(switch, option):
+    assert option in directives(replace(SETTINGS, requeue_ok=switch))
+
+
+def test_values_reach_the_shell_unchanged(tmp_path):
+    tricky = "a b'c\"d$HOME`id`\\"
+    settings = replace(SETTINGS, command=("python", tricky), environment={"TRICKY": tricky})
+    script = tmp_path / "job"
+    script.write_text(render_batch(settings, PLAN, 'eval "set -- $RACKWEAVE_COMMAND"\nprintf "%s\\n" "$2" "$TRICKY"\n'))
+    out = subprocess.run(["bash", str(script)], check=True, capture_output=True, text=True).stdout
+    assert out.splitlines() == [tricky, tricky]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gpus_per_node": 8}, "2 ranks on node-b, but 8 GPUs"),
+        ({"save_signal_s": 3600}, "3600 s before a time limit of 3600 s"),
+        ({"run_dir": "runs/demo"}, "must be absolute"),
+        ({"run_dir": "/mnt/%u"}, "percent"),
+        ({"environment": {"A-B": "1"}}, "'A-B'"),
+        ({"environment": {"A": "1\nrm"}}, "line break"),
+        ({"partition": "x\n#SBATCH --uid=0"}, "line break"),
+        ({"sbatch_options": ("rm -rf",)}, "must read --name"),
+        ({"command": ()}, "no command"),
+        ({"run": "../other"}, "cannot be used"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(values, message):
+    with pytest.raises(DocumentError, match=message):
+        render_batch(replace(SETTINGS, **values), PLAN, "")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "-x", "x" * 65, "a\n"])
+def test_a_run_name_that_is_no_directory_name_is_refused(name):
+    with pytest.raises(DocumentError, match="run name"):
+        check_run_name(name)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1, "0-00:01:00"), (3600, "0-01:00:00"), (90061, "1-01:02:00")])
+def test_time_limits_round_up_to_minutes(seconds, text):
+    assert slurm_duration(seconds) == text
+
+
+def test_deepspeeds_batch_arithmetic_is_the_plans():
+    config = render_ds_config(PLAN, TRAIN)
+    assert config["train_batch_size"] == 8
+    assert config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] == 8
+    assert config["zero_optimization"] == {"stage": 1}
+
+
+def test_megatrons_flags_follow_plan_and_training_settings():
+    words = megatron_args(PLAN, TRAIN)
+    flags = dict(zip(words, words[1:]))
+    assert flags["--tensor-model-parallel-size"] == "2"
+    assert flags["--pipeline-model-parallel-size"] == "2"
+    assert flags["--position-embedding-type"] == "rope"
+    assert flags["--distributed-timeout-minutes"] == "2"
+    assert "--sequence-parallel" in words
+    assert "--bf16" not in words
+
+
+def scripts():
+    return {name: f"# {name}\n" for name in ("job_body.sh", "launch.sh", "launch.py", "supervise.py")}
+
+
+def test_equal_inputs_give_equal_files():
+    first = compose_run_files(PLAN.document, TRAIN, SETTINGS, scripts())
+    assert first == compose_run_files(
+        json.loads(first["plan.json"]), json.loads(first["train.json"]), SETTINGS, scripts()
+    )
+
+
+def test_files_of_different_runs_are_not_mixed():
+    with pytest.raises(DocumentError, match="'demo', the training settings of 'other'"):
+        compose_run_files(PLAN.document, {**TRAIN, "run": "other"}, SETTINGS, scripts())
+
+
+def test_the_table_shows_sizes_and_which_stage_each_host_holds():
+    text = "\n".join(plan_table(PLAN))
+    assert "TP 2 x PP 2 x DP 1" in text
+    rows = {line.split()[1]: line for line in plan_table(PLAN) if "node-" in line and "master" not in line}
+    assert rows["node-b"].split()[:4] == ["0", "node-b", "0-1", "0"]
+    assert rows["node-a"].split()[:4] == ["1", "node-a", "2-3", "1"]
