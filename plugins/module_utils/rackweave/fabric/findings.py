@@ -24,6 +24,7 @@ SEVERITIES = {
     "fabric-manager": BLOCK,
     "gdr": BLOCK,
     "gid": BLOCK,
+    "gid-gap": WARN,
     "gid-moved": WARN,
     "gpu-count": BLOCK,
     "gpu-ecc": WARN,
@@ -32,6 +33,7 @@ SEVERITIES = {
     "gpu-nvlink": BLOCK,
     "gpu-power-limit": WARN,
     "gpu-vbios": NOTE,
+    "harmful-variable": WARN,
     "iommu": WARN,
     "job-devices": BLOCK,
     "kernel": WARN,
@@ -43,6 +45,7 @@ SEVERITIES = {
     "nvidia-driver": BLOCK,
     "nvidia-userspace": BLOCK,
     "ofed": WARN,
+    "no-rdma": BLOCK,
     "operating-system": NOTE,
     "origin": BLOCK,
     "peermem-unseen": WARN,
@@ -61,6 +64,7 @@ SEVERITIES = {
     "shadowed": BLOCK,
     "shm": BLOCK,
     "slurm-version": WARN,
+    "socket-interface": BLOCK,
     "topology-file": BLOCK,
 }
 

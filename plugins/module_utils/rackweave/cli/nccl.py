@@ -1,0 +1,191 @@
+"""``rackweave nccl``: environment, GID prediction and fleet differences from node documents, with no node reachable."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import DocumentError, RackweaveError
+from ..fabric.block import read_fabric
+from ..fabric.environment import render_environments
+from ..fabric.gate import GateVerdict, judge_fleet, read_waivers
+from ..fabric.request import PROFILES, EnvironmentRequest, NodeEnvironment
+from ..hardware.accept import accept_document
+from ..hardware.collect import collect_node
+from ..hardware.difference import compare_documents
+from ..hardware.node import NodeDocument, as_json
+from ..hardware.order import natural_key
+from .documents import load_documents
+from .json_files import read_json, replace_file
+from .nvml import nvml_reader
+from .system import LocalSystem
+
+HELP = "NCCL environment per node with reasons, GID prediction, fleet differences, from node documents."
+# Of the reference image nvcr.io/nvidia/pytorch:24.08-py3; said in the output where nothing else is given.
+REFERENCE_NCCL = "2.22.3"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("--nodes", metavar="DIR", help="directory of node documents (<host>.json)")
+    parser.add_argument("--fabric", metavar="FILE", help="fabric block as JSON (docs/fabric.md)")
+    parser.add_argument("--nccl-version", metavar="VERSION", help=f"NCCL that the job loads (else {REFERENCE_NCCL})")
+    parser.add_argument("--torch-version", metavar="VERSION", help="PyTorch of the job")
+    parser.add_argument("--profile", choices=PROFILES, default="production")
+    parser.add_argument(
+        "--image-plugin", action="append", metavar="NAME", help="NCCL network plugin in the job's image"
+    )
+    parser.add_argument("--image", action="store_true", help="the job runs in an image (its plugins are unknown)")
+    parser.add_argument("--log-directory", metavar="DIR", help="where ranks may write NCCL and flight recorder files")
+    parser.add_argument("--collective-timeout", type=int, default=600, metavar="SECONDS")
+    parser.add_argument("--waivers", metavar="FILE", help="waivers as JSON: [{kind, host, by, until, reason}]")
+    parser.add_argument("--today", metavar="DATE", help="day on which waivers are judged (else the system's date)")
+    parser.add_argument("--accepted", metavar="DIR", help="accepted documents to compare with")
+    parser.add_argument("--output", metavar="DIR", help="write <host>.conf and <host>.reasons.json there")
+    parser.add_argument("--collect", metavar="HOST", help="print the document of this machine, named HOST, and stop")
+    parser.add_argument("--root", default="/", metavar="DIR", help="with --collect: directory that stands for /")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print environments and findings; exit status 1 if a finding blocks the launch."""
+    if arguments.collect:
+        return _collect(arguments)
+    if not arguments.nodes or not arguments.fabric:
+        raise RackweaveError("--nodes DIR and --fabric FILE.json are needed (or --collect HOST)")
+    documents = _documents(arguments.nodes)
+    request = _request(arguments)
+    environments = render_environments(documents, request)
+    verdict = _judge(arguments, documents, environments, request)
+    differences = _differences(arguments, documents)
+    if arguments.output:
+        write_environments(arguments.output, environments, request)
+    if arguments.json:
+        _print(json.dumps(_as_dict(environments, request, verdict, differences), indent=1))
+    else:
+        _print(_as_text(environments, request, verdict, differences))
+    return 1 if verdict.blocked else 0
+
+
+def write_environments(
+    directory: str, environments: dict[str, NodeEnvironment], request: EnvironmentRequest
+) -> list[str]:
+    """Write ``<host>.conf`` and ``<host>.reasons.json`` where they differ; return the files that were written."""
+    os.makedirs(directory, exist_ok=True)
+    written = []
+    for host, environment in environments.items():
+        contents = {f"{host}.conf": environment.conf(), f"{host}.reasons.json": as_json(environment.reasons(request))}
+        written += [name for name, content in contents.items() if replace_file(os.path.join(directory, name), content)]
+    return written
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    nvml = nvml_reader() if os.path.realpath(arguments.root) == "/" else None
+    system = LocalSystem([arguments.root])
+    document = collect_node(system, arguments.collect, "measured", platform.python_version(), nvml)
+    _print(as_json(document.as_dict()).rstrip("\n"))
+    return 0
+
+
+def _documents(directory: str) -> list[NodeDocument]:
+    documents = load_documents(Path(directory))
+    if not documents:
+        raise DocumentError(f"{directory} has no node document (<host>.json)")
+    return sorted(documents, key=lambda document: natural_key(document.host))
+
+
+def _request(arguments: argparse.Namespace) -> EnvironmentRequest:
+    plugins = arguments.image_plugin
+    return EnvironmentRequest(
+        fabric=read_fabric(read_json(arguments.fabric)),
+        nccl_version=arguments.nccl_version or REFERENCE_NCCL,
+        torch_version=arguments.torch_version,
+        profile=arguments.profile,
+        nccl_plugins=None if plugins is None else tuple(plugins),
+        image=arguments.image,
+        log_directory=arguments.log_directory,
+        collective_timeout_s=arguments.collective_timeout,
+    )
+
+
+def _judge(
+    arguments: argparse.Namespace,
+    documents: Sequence[NodeDocument],
+    environments: dict[str, NodeEnvironment],
+    request: EnvironmentRequest,
+) -> GateVerdict:
+    waivers = read_waivers(read_json(arguments.waivers)) if arguments.waivers else ()
+    try:
+        today = datetime.date.fromisoformat(arguments.today) if arguments.today else datetime.date.today()
+    except ValueError as error:
+        raise RackweaveError(f"--today {arguments.today}: a date is written like 2027-01-31") from error
+    return judge_fleet(documents, environments, request, waivers, today)
+
+
+def _differences(arguments: argparse.Namespace, documents: Sequence[NodeDocument]) -> dict[str, dict[str, object]]:
+    if not arguments.accepted:
+        return {}
+    accepted = {document.host: document for document in _documents(arguments.accepted)}
+    result = {}
+    for document in documents:
+        before = accepted.get(document.host)
+        if before is None or compare_documents(before, document):
+            result[document.host] = accept_document(document, before).as_dict()
+    return result
+
+
+def _as_dict(
+    environments: dict[str, NodeEnvironment],
+    request: EnvironmentRequest,
+    verdict: GateVerdict,
+    differences: dict[str, dict[str, object]],
+) -> dict[str, object]:
+    hosts = {}
+    for host, environment in environments.items():
+        reasons = environment.reasons(request)
+        hosts[host] = {"environment": environment.variables, **{k: v for k, v in reasons.items() if k != "host"}}
+    return {
+        "schema": "rackweave.nccl/1",
+        "nccl_version": request.nccl_version,
+        "profile": request.profile,
+        "hosts": hosts,
+        "expectations": request.fabric.expectations(),
+        "fleet": verdict.as_dict(),
+        "differences": differences,
+    }
+
+
+def _as_text(
+    environments: dict[str, NodeEnvironment],
+    request: EnvironmentRequest,
+    verdict: GateVerdict,
+    differences: dict[str, dict[str, object]],
+) -> str:
+    lines = [f"NCCL {request.nccl_version}, profile {request.profile}, fabric {request.fabric.kind}"]
+    for host, environment in environments.items():
+        lines.append(f"\n{host}")
+        lines += [f"  {it.name}={it.value}\n      {it.reason} [{it.source}]" for it in environment.settings]
+        lines += [f"  ({name} is not set: {reason})" for name, reason in environment.omitted]
+        lines += [f"  {it.device}/{it.port}: GID row {it.index}, {it.gid}" for it in environment.gids]
+        lines += [f"  {it.device} ({it.bdf}): {it.role}: {it.reason}" for it in environment.rails.verdicts]
+    for host, difference in differences.items():
+        lines.append(f"\n{host} differs from its accepted document:")
+        changes = difference["changes"]
+        lines += [f"  {change['message']}" for change in changes] if isinstance(changes, list) else []
+    lines.append(
+        f"\nFleet of {len(environments)}: {'launch is BLOCKED' if verdict.blocked else 'nothing blocks a launch'}"
+    )
+    lines += [f"  {it.severity:5} {it.host}: {it.kind}: {it.message}" for it in verdict.findings]
+    lines += [f"  waived {it.host}: {it.kind}, by {waiver.by} until {waiver.until}" for it, waiver in verdict.waived]
+    lines += [f"  expired waiver: {waiver.kind} by {waiver.by}, {waiver.until}" for waiver in verdict.expired]
+    return "\n".join(lines)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

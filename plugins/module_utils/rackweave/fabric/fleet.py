@@ -1,0 +1,236 @@
+"""The fleet gate: node documents against each other; the odd one out is named by majority.
+
+A job runs as slow as its slowest node, and many differences show as a hang instead of an error. Each check looks at
+one value per host; the most common value is the norm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..hardware.node import Nic, NodeDocument, Port
+from .environment_rdma import compute_ports
+from .findings import Finding
+from .rails import RailPlan
+
+UNLIMITED = -1
+MIN_SHM_BYTES = 16 << 30
+MAX_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host as the gate sees it."""
+
+    document: NodeDocument
+    rails: RailPlan
+
+    @property
+    def host(self) -> str:
+        return self.document.host
+
+    @property
+    def ports(self) -> list[tuple[Nic, Port]]:
+        return compute_ports(self.document, self.rails)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One value to be equal on all hosts: the kind of finding, its name in messages, how to read it."""
+
+    kind: str
+    name: str
+    value: Callable[[Node], Hashable]
+
+
+def _same(values: Sequence[Hashable]) -> Hashable:
+    """Return the one value of several GPUs or ports, or all of them where they differ."""
+    unique = sorted(set(values), key=str)
+    return unique[0] if len(unique) == 1 else tuple(unique) or None
+
+
+def _gpus(field: str) -> Callable[[Node], Hashable]:
+    return lambda node: _same([getattr(gpu, field) for gpu in node.document.gpus])
+
+
+def _version(field: str) -> Callable[[Node], Hashable]:
+    return lambda node: getattr(node.document.versions, field)
+
+
+def _nics(field: str) -> Callable[[Node], Hashable]:
+    return lambda node: _same([getattr(nic, field) for nic, _ in node.ports])
+
+
+def _ports(field: str) -> Callable[[Node], Hashable]:
+    return lambda node: _same([getattr(port, field) for _, port in node.ports])
+
+
+COMPARISONS: tuple[Comparison, ...] = (
+    Comparison("gpu-count", "number of GPUs", lambda node: len(node.document.gpus)),
+    Comparison("gpu-model", "GPU model", _gpus("name")),
+    Comparison("gpu-memory", "GPU memory in bytes", _gpus("memory_bytes")),
+    Comparison("gpu-ecc", "ECC of the GPUs", _gpus("ecc_enabled")),
+    Comparison("gpu-nvlink", "active NVLinks per GPU", _gpus("nvlink_links")),
+    Comparison("clock-limit", "maximum SM clock in MHz", _gpus("max_sm_clock_mhz")),
+    Comparison("gpu-power-limit", "power limit in W", _gpus("power_limit_w")),
+    Comparison("gpu-vbios", "VBIOS", _gpus("vbios")),
+    Comparison("compute-nic-count", "number of rails", lambda node: len(node.rails.rails)),
+    Comparison(
+        "compute-nic-count", "compute ports of each rail", lambda it: tuple(len(r.members) for r in it.rails.rails)
+    ),
+    Comparison("rail-map", "GPUs of each rail", lambda node: tuple(rail.gpus for rail in node.rails.rails)),
+    Comparison("rail-subnet", "subnet of each rail", lambda node: tuple(rail.subnet for rail in node.rails.rails)),
+    Comparison(
+        "compute-nic-rate", "rate of each rail in Gb/s", lambda node: tuple(r.rate_gbps for r in node.rails.rails)
+    ),
+    Comparison("compute-nic-link", "link layer", _ports("link_layer")),
+    Comparison("compute-nic-mtu", "MTU", lambda node: tuple(port.mtu for _, port in node.ports)),
+    Comparison("compute-nic-mtu", "active RDMA MTU", lambda node: tuple(port.active_mtu for _, port in node.ports)),
+    Comparison("compute-nic-firmware", "NIC firmware", _nics("firmware")),
+    Comparison("compute-nic-model", "NIC model", _nics("board_id")),
+    Comparison("max-read-request", "maximum read request in bytes", _nics("max_read_request")),
+    Comparison("nvidia-driver", "driver", _version("nvidia_driver")),
+    Comparison("nvidia-driver", "kind of kernel module", _version("nvidia_kernel_module")),
+    Comparison("fabric-manager", "fabric manager", _version("fabric_manager")),
+    Comparison("nccl-version", "NCCL", _version("nccl")),
+    Comparison("kernel", "kernel", _version("kernel")),
+    Comparison("operating-system", "operating system", _version("os")),
+    Comparison("ofed", "OFED", _version("ofed")),
+    Comparison("slurm-version", "Slurm", _version("slurm")),
+    Comparison("nccl-plugin", "NCCL network plugins", lambda node: node.document.nccl_plugins),
+    Comparison("cpu", "CPU model", lambda node: node.document.cpu.model),
+    Comparison("cpu", "logical CPUs", lambda node: node.document.cpu.logical),
+    Comparison("memlock", "effective memlock in bytes", lambda node: node.document.limits.memlock_effective_bytes),
+    Comparison("iommu", "IOMMU", lambda node: node.document.pcie.iommu),
+    Comparison("gdr", "GPUDirect by dmabuf", lambda node: node.document.gpudirect.dmabuf),
+    Comparison("gdr", "GPUDirect by peer memory module", lambda node: node.document.gpudirect.peermem),
+    Comparison("rdma-open", "RDMA devices that can be opened", lambda node: node.document.limits.rdma_devices_opened),
+    Comparison("roce-trust", "trust mode", lambda node: _same([it.roce and it.roce.trust for it, _ in node.ports])),
+    Comparison(
+        "roce-pfc", "PFC priorities", lambda node: _same([it.roce and it.roce.pfc_priorities for it, _ in node.ports])
+    ),
+    Comparison(
+        "roce-dscp-map", "DSCP map", lambda node: _same([it.roce and it.roce.dscp_to_priority for it, _ in node.ports])
+    ),
+)
+
+
+def compare_fleet(nodes: Sequence[Node]) -> list[Finding]:
+    """Return what differs between hosts, each finding on the odd host. Linear in the hosts."""
+    findings: list[Finding] = []
+    for comparison in COMPARISONS:
+        findings.extend(_odd_ones(comparison, nodes))
+    findings.extend(_extra_devices(nodes))
+    return findings
+
+
+def _odd_ones(comparison: Comparison, nodes: Sequence[Node]) -> list[Finding]:
+    values = {node.host: comparison.value(node) for node in nodes}
+    counts = Counter(values.values())
+    if len(counts) < 2:
+        return []
+    # On a tie the value of the first host is the norm, and the message says that nobody has a majority.
+    (norm, count), (_, second) = counts.most_common(2)
+    tie = count == second
+    peers = _names([host for host, value in values.items() if value == norm])
+    findings = []
+    for host, value in values.items():
+        if value == norm:
+            continue
+        message = f"{comparison.name} is {_shown(value)}; {count} of {len(nodes)} hosts ({peers}) have {_shown(norm)}"
+        findings.append(Finding(comparison.kind, host, message + ("; no majority: either may be right" if tie else "")))
+    return findings
+
+
+def _shown(value: Hashable) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, tuple) and len(value) > MAX_NAMED * 2:
+        return f"{len(value)} values ({', '.join(map(str, value[:4]))}, …)"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_shown(item) for item in value) + "]"
+    return str(value)
+
+
+def _names(hosts: Sequence[str]) -> str:
+    rest = len(hosts) - MAX_NAMED
+    return ", ".join(hosts[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _extra_devices(nodes: Sequence[Node]) -> list[Finding]:
+    """Name the device by which a host with another number of rails differs from the majority."""
+    counts = Counter(len(node.rails.members) for node in nodes)
+    norm = counts.most_common(1)[0][0] if counts else 0
+    usual: Counter[str | None] = Counter()
+    for node in nodes:
+        usual.update({member.bdf for member in node.rails.members})
+    findings = []
+    for node in nodes:
+        if len(node.rails.members) <= norm:
+            continue
+        strange = [it for it in node.rails.members if usual[it.bdf] * 2 <= len(nodes)]
+        listed = ", ".join(f"{it.device} ({it.bdf})" for it in strange) or "none with an address of its own"
+        message = f"{len(node.rails.members)} compute ports where most hosts have {norm}; not on most hosts: {listed}"
+        findings.append(Finding("compute-nic-extra", node.host, message))
+    return findings
+
+
+def check_node(node: Node) -> list[Finding]:
+    """Return what is wrong with a host whatever the others have."""
+    document, findings = node.document, []
+
+    def report(kind: str, message: str) -> None:
+        findings.append(Finding(kind, node.host, message))
+
+    _check_versions(document, report)
+    _check_limits(document, bool(node.rails.members), report)
+    bare = document.identity.virtualization in ("none", None)
+    if document.pcie.acs_bridges and bare:
+        bridges = ", ".join(document.pcie.acs_bridges)
+        message = f"ACS is on at bridges between GPUs and NICs ({bridges}): transfers detour through the root complex"
+        report("acs", f"{message}; switch it off in the BIOS or at boot")
+    if document.pcie.iommu == "on" and bare:
+        report("iommu", "the IOMMU translates every transfer; use iommu=pt on bare metal")
+    for nic, port in node.ports:
+        if port.state not in (None, "ACTIVE"):
+            report("compute-nic-link", f"{nic.device}/{port.port} ({nic.bdf}) is {port.state}")
+    return findings
+
+
+def _check_versions(document: NodeDocument, report: Callable[[str, str], None]) -> None:
+    versions = document.versions
+    if document.nvswitches and versions.fabric_manager != versions.nvidia_driver:
+        message = f"fabric manager {versions.fabric_manager}, driver {versions.nvidia_driver}: it starts only if equal"
+        report("fabric-manager", message)
+    if None not in (versions.nvidia_driver, versions.nvidia_userspace) and (
+        versions.nvidia_driver != versions.nvidia_userspace
+    ):
+        message = f"kernel module {versions.nvidia_driver}, libraries {versions.nvidia_userspace}: new jobs fail"
+        report("nvidia-userspace", f"{message} (driver/library version mismatch); drain and reboot")
+    gpus = {gpu.name for gpu in document.gpus}
+    if len(gpus) > 1:
+        report("gpu-model", f"different GPUs in one node: {', '.join(sorted(map(str, gpus)))}")
+
+
+def _check_limits(document: NodeDocument, rdma: bool, report: Callable[[str, str], None]) -> None:
+    limits = document.limits
+    if rdma and limits.memlock_effective_bytes not in (None, UNLIMITED):
+        message = f"effective memlock is {limits.memlock_effective_bytes} bytes: NICs cannot register memory"
+        report("memlock", f"{message}; it must be unlimited in the job's step and container")
+    if rdma and limits.memlock_configured_bytes not in (None, UNLIMITED):
+        report("memlock", f"memlock is configured as {limits.memlock_configured_bytes} bytes for jobs, not unlimited")
+    if document.gpus and limits.shm_bytes is not None and limits.shm_bytes < MIN_SHM_BYTES and rdma:
+        report("shm", f"/dev/shm has {limits.shm_bytes} bytes; NCCL and data loaders need {MIN_SHM_BYTES}")
+    opened = limits.rdma_devices_opened
+    if rdma and opened is not None and opened < len(document.nics):
+        report("rdma-open", f"{opened} of {len(document.nics)} RDMA devices can be opened (/dev/infiniband/uverbs*)")
+
+
+def group_by_host(findings: Sequence[Finding]) -> Mapping[str, list[Finding]]:
+    """Return findings by the host they are about."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.host, []).append(finding)
+    return groups
