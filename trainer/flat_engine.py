@@ -1,4 +1,4 @@
-"""ZeRO 0 and 1 on one flat buffer, behind trainer.engine.Engine: no hook a parameter, one fused AdamW, one clip.
+"""ZeRO 0 to 3 on flat buffers, behind trainer.engine.Engine: no hook a parameter, one fused AdamW, one clip.
 
 On CUDA the layers are compiled, weight gradients are added to the fp32 buffer inside the backward pass, and a micro-batch
 without pipeline stages is one CUDA graph. The mathematics are DeepSpeed's (a test compares both).
@@ -22,6 +22,7 @@ from .flat_graph import GraphedMicroBatch
 from .flat_loss import LossHead, softmax_gradient_
 from .flat_modules import route_gradients, use_fast_gelu
 from .flat_optimizer import FlatGroups, FlatOptimizer, FlatOptions, FlatParameter
+from .flat_state import Streaming
 from .loss_scale import LossScale
 from .mesh import Mesh
 from .model.init import is_tied_copy
@@ -88,9 +89,13 @@ class FlatEngine:
                 route_gradients(stage, self.optimizer.main_grads, LossHead(split, LOSS_CHUNK, whole))
         else:
             self.optimizer.accumulate_by_hooks()
+        if self.optimizer.stream is not None:
+            layers = [layer for stage in self._stages for layer in stage.decoder.layers]
+            names = [str(stage.span.first_layer + i) for stage in self._stages for i in range(stage.span.num_layers)]
+            self.optimizer.stream.attach(layers, names)
         if self.acceleration.compiled:
             for stage in self._stages:
-                if self.optimizer.state.weights.dtype != torch.float32:
+                if self.optimizer.state.dtype != torch.float32:
                     use_fast_gelu(stage)
                 compile_layers(stage)
 
@@ -106,19 +111,18 @@ class FlatEngine:
     def _graphed(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """Return the micro-batch's mean loss; its gradients are accumulated, divided by the number of micro-batches."""
         if self._graph is None:
-            kept = self.optimizer.state.main_grads.clone() if self._dirty() else None
+            # Built before a run's first gradients exist, so what warm-up leaves behind may simply be cleared.
             self._graph = GraphedMicroBatch(self._forward_backward, tokens, labels)
             self.optimizer.clear()
-            if kept is not None:
-                self.optimizer.state.main_grads.copy_(kept)
         return self._graph(tokens, labels)
 
-    def _dirty(self) -> bool:
-        return bool(self.optimizer.state.main_grads.any())
-
     def _forward_backward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        if self.optimizer.stream is not None:
+            self.optimizer.stream.begin()
         loss = self._module(0, tokens, labels)
         (loss / self._num_microbatches).backward()
+        if self.optimizer.stream is not None:
+            self.optimizer.stream.settle()
         detached: Tensor = loss.detach()
         return detached
 
@@ -185,7 +189,8 @@ def compile_layers(stage: Stage) -> None:
     # Layers differ in nothing that the compiler guards, but a model may mix kinds of layer and modes (evaluation).
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     for layer in stage.decoder.layers:
-        layer.compile(dynamic=False)
+        # The function, not the module: hooks of trainer.flat_stream stay outside.
+        layer.forward = torch.compile(layer.forward, dynamic=False)  # type: ignore[method-assign]
 
 
 def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo]) -> FlatOptimizer:
@@ -201,5 +206,15 @@ def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo])
         sizes.zero_stage > 0,
     )
     constants = AdamWConstants(config.beta1, config.beta2, config.epsilon, config.weight_decay)
-    parameters = [FlatParameter(info.name, info.parameter, decays(info), counts(info)) for info in infos]
-    return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad))
+    streaming = Streaming(gradients=sizes.zero_stage >= 2, weights=sizes.zero_stage == 3)
+    parameters = [
+        FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info, streaming)) for info in infos
+    ]
+    return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad), streaming)
+
+
+def _unit(info: ParameterInfo, streaming: Streaming) -> str:
+    """Return the layer that a matrix belongs to; norms, biases, embeddings and the head stay resident."""
+    if streaming == Streaming() or len(info.global_shape) < 2 or not info.name.startswith("decoder.layers."):
+        return ""
+    return info.name.split(".")[2]

@@ -7,6 +7,7 @@ buckets are pieces of that order small enough to be reduced while the backward p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ class ParameterSpec:
     """Weight decay applies."""
     counted: bool
     """Counts in this rank's gradient norm; False on copies that another rank counts (replicated or tied weights)."""
+    unit: str = ""
+    """Parameters that come and go together (ZeRO 2 and 3): one bucket of their own. Empty: always resident."""
 
     @property
     def numel(self) -> int:
@@ -54,6 +57,11 @@ class Bucket:
     start: int
     numel: int
     slots: tuple[Slot, ...]
+
+    @property
+    def unit(self) -> str:
+        """The unit of all its parameters, empty for a resident bucket."""
+        return self.slots[0].spec.unit
 
 
 @dataclass(frozen=True)
@@ -146,14 +154,15 @@ def plan_flat_layout(specs: Sequence[ParameterSpec], shards: int, bucket_numel: 
 
 
 def _split(specs: Iterable[ParameterSpec], bucket_numel: int) -> Iterator[list[ParameterSpec]]:
-    group: list[ParameterSpec] = []
-    for spec in specs:
-        group.append(spec)
-        if sum(member.numel for member in group) >= bucket_numel:
+    for unit, members in groupby(specs, key=lambda spec: spec.unit):
+        group: list[ParameterSpec] = []
+        for spec in members:
+            group.append(spec)
+            if not unit and sum(member.numel for member in group) >= bucket_numel:
+                yield group
+                group = []
+        if group:
             yield group
-            group = []
-    if group:
-        yield group
 
 
 def _bucket(specs: Iterable[ParameterSpec], start: int, shards: int) -> Bucket:

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from .flat_adamw import AdamWConstants, AdamWKernels, clip_factor, step_scalars
-from .flat_layout import FlatLayout, Kind, ParameterSpec, plan_flat_layout
-from .flat_state import FlatState
+from .flat_layout import Bucket, FlatLayout, Kind, ParameterSpec, plan_flat_layout
+from .flat_state import FlatState, Streaming
+from .flat_stream import UnitStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -39,6 +40,7 @@ class FlatParameter:
     parameter: nn.Parameter
     decayed: bool
     counted: bool
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,23 @@ class FlatGroups:
 class FlatOptimizer:
     """One per rank, for all parameters that the rank trains."""
 
-    def __init__(self, parameters: Sequence[FlatParameter], groups: FlatGroups, options: FlatOptions) -> None:
-        specs = [ParameterSpec(p.name, tuple(p.parameter.shape), p.decayed, p.counted) for p in parameters]
+    def __init__(
+        self,
+        parameters: Sequence[FlatParameter],
+        groups: FlatGroups,
+        options: FlatOptions,
+        streaming: Streaming = Streaming(),
+    ) -> None:
+        specs = [ParameterSpec(p.name, tuple(p.parameter.shape), p.decayed, p.counted, p.unit) for p in parameters]
         by_name = {p.name: p.parameter for p in parameters}
-        self.groups, self._options = groups, options
+        self.groups, self._options, self._streaming = groups, options, streaming
         self.layout: FlatLayout = plan_flat_layout(specs, groups.shards, options.bucket_numel)
-        self.state = FlatState(self.layout, by_name, groups.shard, parameters[0].parameter.dtype)
-        self.main_grads: dict[nn.Parameter, Tensor] = {
-            by_name[slot.spec.name]: self.state.view(self.state.main_grads, slot.start, slot.spec.shape)
-            for slot in self.layout.slots()
-        }
-        device = self.state.weights.device
-        self._kernels = AdamWKernels.for_device(device)
-        self._scalars = torch.zeros(3, dtype=torch.float32, device=device)
+        self.state = FlatState(self.layout, by_name, groups.shard, streaming)
+        views = self.state.parameter_views(self.state.whole_grads)
+        self.main_grads: dict[nn.Parameter, Tensor] = {by_name[name]: view for name, view in views.items()}
+        self.stream = UnitStream(self.state, groups.data, streaming) if streaming != Streaming() else None
+        self._kernels = AdamWKernels.for_device(self.state.device)
+        self._scalars = torch.zeros(3, dtype=torch.float32, device=self.state.device)
         self.steps = 0
         """Optimizer steps taken; Adam's bias correction counts them."""
 
@@ -114,33 +120,42 @@ class FlatOptimizer:
 
     def clear(self) -> None:
         """Drop the accumulated gradients."""
-        self.state.main_grads.zero_()
+        self.state.clear()
+
+    def _resident(self, streamed: bool) -> Iterator[tuple[Bucket, int]]:
+        for index, bucket in enumerate(self.layout.buckets):
+            if not (bucket.unit and streamed):
+                yield bucket, index
 
     def _reduce(self) -> None:
         """Average the gradients over the data-parallel ranks; a sharded rank keeps its own part."""
-        if self.groups.data is None:
+        state, group = self.state, self.groups.data
+        if self.stream is not None:
+            self.stream.settle()
+        if group is None:
             return
         if not self.groups.sharded:
-            dist.all_reduce(self.state.main_grads, op=dist.ReduceOp.AVG, group=self.groups.data)
+            dist.all_reduce(state.shard_grads, op=dist.ReduceOp.AVG, group=group)
             return
-        for bucket in self.layout.buckets:
-            whole = self.state.whole_bucket(self.state.main_grads, bucket)
-            own = self.state.shard_bucket(self.state.shard_grads, bucket)
-            dist.reduce_scatter_tensor(own, whole, op=dist.ReduceOp.AVG, group=self.groups.data)
-        self.state.main_grads.zero_()
+        for bucket, index in self._resident(self._streaming.gradients):
+            own = state.shard_bucket(state.shard_grads, bucket)
+            dist.reduce_scatter_tensor(own, state.whole_grads[index], op=dist.ReduceOp.AVG, group=group)
+            state.whole_grads[index].zero_()
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Give every data-parallel rank the whole updated weights."""
-        if self.groups.data is None or not self.groups.sharded:
+        """Give every data-parallel rank the whole updated weights, those that are resident."""
+        state, group = self.state, self.groups.data
+        if self.stream is not None:
+            self.stream.forget()
+        if group is None or not self.groups.sharded:
             return
-        for bucket in self.layout.buckets:
-            whole = self.state.whole_bucket(self.state.weights, bucket)
-            own = self.state.shard_bucket(self.state.shard_weights, bucket)
-            dist.all_gather_into_tensor(whole, own, group=self.groups.data)
+        for bucket, index in self._resident(self._streaming.weights):
+            own = state.shard_bucket(state.shard_weights, bucket)
+            dist.all_gather_into_tensor(state.whole_weights[index], own, group=group)
 
     def _total_norm(self) -> Tensor:
-        squares = torch.zeros((), dtype=torch.float32, device=self.state.weights.device)
+        squares = torch.zeros((), dtype=torch.float32, device=self.state.device)
         for kind in self.layout.shard_kinds():
             if kind.counted:
                 piece = self.state.shard_grads[kind.start : kind.start + kind.numel]

@@ -1,10 +1,12 @@
 """The tensors behind a FlatLayout: weights, gradients and AdamW state, and the parameters as views of them.
 
-Weights and gradients are whole on every rank (ZeRO 0 and 1); the optimizer state is the rank's own shard.
+The state is the rank's own shard. Whole weights and gradients of a bucket are resident (ZeRO 0 and 1), or lie in one of a
+few buffers that buckets take turns in (ZeRO 2: gradients, ZeRO 3: weights too; see trainer.flat_stream).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,58 +14,86 @@ import torch
 from .flat_adamw import merge_halves, split_halves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from .flat_layout import Bucket, FlatLayout, Fragment
+    from .flat_layout import Bucket, FlatLayout
+
+TURNS = 2
+"""Buffers that units take turns in: one in use, one being filled or emptied."""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Which whole tensors of units are not resident."""
+
+    gradients: bool = False
+    weights: bool = False
 
 
 class FlatState:
-    """Buffers of one rank. With one shard, a shard tensor is the whole tensor itself, not a copy.
+    """Buffers of one rank. With one shard, a resident whole tensor is the shard itself, not a copy.
 
     fp32 master weights are the weights themselves (fp32), the weights and an int16 rest (bfloat16, see
     trainer.flat_adamw), or a tensor of their own (float16).
     """
 
     def __init__(
-        self, layout: FlatLayout, parameters: Mapping[str, torch.nn.Parameter], shard: int, dtype: torch.dtype
+        self, layout: FlatLayout, parameters: Mapping[str, torch.nn.Parameter], shard: int, streaming: Streaming
     ) -> None:
-        device = next(iter(parameters.values())).device
-        self.layout = layout
-        self.shard = shard
-        self.weights = torch.zeros(layout.numel, dtype=dtype, device=device)
-        self.main_grads = torch.zeros(layout.numel, dtype=torch.float32, device=device)
-        self.exp_avg = torch.zeros(layout.shard_numel, dtype=torch.float32, device=device)
-        self.exp_avg_sq = torch.zeros_like(self.exp_avg)
-        self.shard_weights = self._shard_of(self.weights)
-        self.shard_grads = self._shard_of(self.main_grads)
-        self.rest = torch.zeros_like(self.exp_avg, dtype=torch.int16) if dtype == torch.bfloat16 else None
-        self.wide = torch.zeros_like(self.exp_avg) if dtype == torch.float16 else None
-        self._adopt(parameters)
+        some = next(iter(parameters.values()))
+        self.layout, self.shard, self.dtype, self.device = layout, shard, some.dtype, some.device
+        self.shard_weights = self._zeros(layout.shard_numel, some.dtype)
+        self.shard_grads = self._zeros(layout.shard_numel, torch.float32)
+        self.exp_avg = self._zeros(layout.shard_numel, torch.float32)
+        self.exp_avg_sq = self._zeros(layout.shard_numel, torch.float32)
+        self.rest = self._zeros(layout.shard_numel, torch.int16) if some.dtype == torch.bfloat16 else None
+        self.wide = self._zeros(layout.shard_numel, torch.float32) if some.dtype == torch.float16 else None
+        self._adopt_masters(parameters)
+        self.whole_weights = self._whole(self.shard_weights, streaming.weights)
+        self.whole_grads = self._whole(self.shard_grads, streaming.gradients)
+        self._adopt_weights(parameters, streaming.weights)
 
-    def _shard_of(self, whole: torch.Tensor) -> torch.Tensor:
-        if self.layout.shards == 1:
-            return whole
-        return torch.zeros(self.layout.shard_numel, dtype=whole.dtype, device=whole.device)
+    def _zeros(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(numel, dtype=dtype, device=self.device)
 
-    def view(self, flat: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a parameter-shaped view of a whole flat tensor."""
-        return flat[start : start + torch.Size(shape).numel()].view(shape)
+    def _whole(self, own: torch.Tensor, streamed: bool) -> tuple[torch.Tensor, ...]:
+        """Return each bucket's whole tensor."""
+        units = [bucket for bucket in self.layout.buckets if bucket.unit and streamed]
+        longest = max((bucket.numel for bucket in units), default=0)
+        turns = [self._zeros(longest, own.dtype) for _ in range(TURNS if units else 0)]
+        whole: list[torch.Tensor] = []
+        for bucket in self.layout.buckets:
+            if bucket.unit and streamed:
+                whole.append(turns[units.index(bucket) % TURNS][: bucket.numel])
+            elif self.layout.shards == 1:
+                whole.append(self.shard_bucket(own, bucket))
+            else:
+                whole.append(self._zeros(bucket.numel, own.dtype))
+        return tuple(whole)
+
+    def parameter_views(self, whole: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return parameter-shaped views of the buckets' whole tensors, by parameter name."""
+        return {
+            slot.spec.name: tensor[slot.start - bucket.start : slot.end - bucket.start].view(slot.spec.shape)
+            for bucket, tensor in zip(self.layout.buckets, whole)
+            for slot in bucket.slots
+        }
 
     @torch.no_grad()
-    def _adopt(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-        """Copy the parameters in, keep what their type drops, and make each a view of the buffer."""
-        owned: dict[str, list[Fragment]] = {}
+    def _adopt_masters(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         for piece in self.layout.fragments(self.shard):
-            owned.setdefault(piece.name, []).append(piece)
+            values = parameters[piece.name].detach().reshape(-1)
+            self._set_master(piece.shard_start, values[piece.parameter_start : piece.parameter_start + piece.numel].float())
+
+    @torch.no_grad()
+    def _adopt_weights(self, parameters: Mapping[str, torch.nn.Parameter], streamed: bool) -> None:
+        """Make each parameter a view of its bucket; `data` keeps the version counters of both apart."""
+        views = self.parameter_views(self.whole_weights)
         for slot in self.layout.slots():
-            parameter = parameters[slot.spec.name]
-            original = parameter.detach().reshape(-1)
-            target = self.view(self.weights, slot.start, slot.spec.shape)
-            target.view(-1).copy_(original)
-            parameter.data = target
-            for piece in owned.get(slot.spec.name, []):
-                values = original[piece.parameter_start : piece.parameter_start + piece.numel]
-                self._set_master(piece.shard_start, values.float())
+            parameter, view = parameters[slot.spec.name], views[slot.spec.name]
+            if not (slot.spec.unit and streamed):
+                view.copy_(parameter)
+            parameter.data = view
 
     @torch.no_grad()
     def _set_master(self, start: int, values: torch.Tensor) -> None:
@@ -88,11 +118,13 @@ class FlatState:
             return merge_halves(self.shard_weights, self.rest)
         return self.shard_weights if self.wide is None else self.wide
 
-    def whole_bucket(self, flat: torch.Tensor, bucket: Bucket) -> torch.Tensor:
-        """Return a bucket of a whole tensor."""
-        return flat[bucket.start : bucket.start + bucket.numel]
-
     def shard_bucket(self, flat: torch.Tensor, bucket: Bucket) -> torch.Tensor:
         """Return this rank's part of a bucket, in a shard tensor."""
         start = bucket.start // self.layout.shards
         return flat[start : start + bucket.numel // self.layout.shards]
+
+    def clear(self) -> None:
+        """Set all gradients to zero."""
+        self.shard_grads.zero_()
+        for whole in self.whole_grads:
+            whole.zero_()
