@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +79,19 @@ class Decoder(nn.Module):
     def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         for layer in self.layers:
             if self._recompute_layers and self.training:
-                hidden = checkpoint(layer, False, hidden, rotary)
+                # Megatron's checkpoint takes tensors only, so the pair is handed over as two arguments.
+                hidden = checkpoint(_with_rotary(layer), False, hidden, *(rotary or ()))
             else:
                 hidden = layer(hidden, rotary)
         return hidden if self.final_layernorm is None else self.final_layernorm(hidden)
+
+
+def _with_rotary(layer: nn.Module) -> Callable[..., Tensor]:
+    def run(hidden: Tensor, *rotary: Tensor) -> Tensor:
+        output: Tensor = layer(hidden, rotary or None)
+        return output
+
+    return run
 
 
 class Stage(nn.Module):
