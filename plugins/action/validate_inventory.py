@@ -1,0 +1,81 @@
+"""Action plugin: find every configuration error of the inventory in one pass, before the first change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.rackweave.provision.variables import check_host, owner, sentences
+from ..module_utils.rackweave.slurm.hostlist import compress
+
+ARGUMENT_SPEC = {
+    "hosts": {"type": "list", "elements": "str", "required": True},
+    "required": {"type": "list", "elements": "str", "default": []},
+}
+ROLES = Path(__file__).resolve().parents[2] / "roles"
+
+
+class ActionModule(ActionBase):
+    """Compare the variables of all hosts with the argument specifications of the roles."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        _, args = self.validate_argument_spec(ARGUMENT_SPEC)
+        specs = role_specs(ROLES)
+        hostvars = task_vars["hostvars"]
+        problems = []
+        for hosts in alike(hostvars, args["hosts"], specs, args["required"]):
+            values = templated(hostvars[hosts[0]], specs)
+            missing = {name: {"required": True} for name in args["required"] if name not in hostvars[hosts[0]]}
+            found = check_host(hosts[0], values, {**specs, "inventory": missing} if missing else specs)
+            problems += [type(problem)(problem.text, host) for problem in found for host in hosts]
+        lines = [f"{text} ({compress(hosts)})" for text, hosts in sentences(problems)]
+        if lines:
+            return {
+                **result,
+                "failed": True,
+                "problems": lines,
+                "msg": f"{len(lines)} configuration errors: " + "; ".join(lines),
+            }
+        return {
+            **result,
+            "changed": False,
+            "problems": [],
+            "msg": f"{len(args['hosts'])} hosts have no configuration error",
+        }
+
+
+def role_specs(directory):
+    """Return role to options of all roles of the checkout."""
+    specs = {}
+    for path in sorted(directory.glob("*/meta/argument_specs.yml")):
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]
+        specs[path.parents[1].name] = (entries.get("main") or {}).get("options") or {}
+    return specs
+
+
+def alike(hostvars, hosts, specs, required):
+    """Group the hosts whose raw variables are equal, so that each distinct set is templated and checked once."""
+    groups = {}
+    for host in hosts:
+        raw = hostvars.raw_get(host)
+        own = {name: value for name, value in raw.items() if owner(name, specs) or name in required}
+        groups.setdefault(repr(sorted(own.items())), []).append(host)
+    return list(groups.values())
+
+
+def templated(variables, specs):
+    """Return the values of the roles' variables; one that cannot be computed without facts is left to the role."""
+    values = {}
+    for name in variables:
+        if owner(name, specs):
+            try:
+                values[name] = variables[name]
+            except KeyError:
+                continue
+    return values

@@ -1,0 +1,52 @@
+import pytest
+from rackweave.provision.variables import check_host, sentences
+
+SPECS = {
+    "slurm": {
+        "slurm_manage": {"type": "bool"},
+        "slurm_margin": {"type": "float"},
+        "slurm_nodes": {"type": "list"},
+        "slurm_mode": {"type": "str", "choices": ["a", "b"]},
+    },
+    "gpu_driver": {"gpu_driver_version": {"type": "str", "required": True}},
+}
+
+
+def texts(**variables):
+    return [problem.text for problem in check_host("n1", {"gpu_driver_version": "1", **variables}, SPECS)]
+
+
+def test_a_misspelt_variable_is_named_with_the_nearest_known_one():
+    assert texts(slurm_mangae=True) == ["slurm_mangae is a variable of no role; did you mean slurm_manage?"]
+
+
+def test_variables_of_the_site_are_nobodys_business():
+    assert texts(site_name="x", ansible_user="root") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("slurm_manage", "maybe"),
+        ("slurm_margin", True),
+        ("slurm_margin", "much"),
+        ("slurm_nodes", "gpu01"),
+        ("slurm_mode", "c"),
+    ],
+)
+def test_a_value_of_another_type_or_choice_is_refused(name, value):
+    (text,) = texts(**{name: value})
+    assert name in text
+    assert repr(value) in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("slurm_manage", "yes"), ("slurm_margin", "2.5"), ("slurm_margin", 2), ("slurm_nodes", [])]
+)
+def test_what_ansible_would_convert_passes(name, value):
+    assert texts(**{name: value}) == []
+
+
+def test_a_missing_required_variable_is_an_error_of_each_host():
+    problems = check_host("n1", {}, SPECS) + check_host("n2", {}, SPECS)
+    assert sentences(problems) == [("gpu_driver_version is required by role gpu_driver", ["n1", "n2"])]
