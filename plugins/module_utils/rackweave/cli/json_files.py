@@ -1,9 +1,10 @@
-"""Reading JSON files, and replacing files in one step."""
+"""Reading JSON files, and writing files in one step."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 from ..errors import DocumentError
 
@@ -23,12 +24,29 @@ def read_json(path: str) -> object:
         raise DocumentError(f"{path}: not JSON: {error}") from error
 
 
+def stale_files(directory: str, contents: Mapping[str, str]) -> dict[str, str]:
+    """Return those contents, by file name, whose file is missing in a directory or differs."""
+    return {name: content for name, content in contents.items() if not _holds(os.path.join(directory, name), content)}
+
+
+def write_files(directory: str, contents: Mapping[str, str]) -> None:
+    """Write files into a directory, each in one step; a file that is right already is left alone."""
+    os.makedirs(directory, exist_ok=True)
+    for name, content in contents.items():
+        replace_file(os.path.join(directory, name), content)
+
+
+def _holds(path: str, content: str) -> bool:
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read() == content
+
+
 def replace_file(path: str, content: str) -> bool:
     """Write a file in one step if its content differs; say whether it was written."""
-    if os.path.exists(path):
-        with open(path, encoding="utf-8", newline="") as file:
-            if file.read() == content:
-                return False
+    if _holds(path, content):
+        return False
     with open(f"{path}.new", "w", encoding="utf-8", newline="") as file:
         file.write(content)
     os.replace(f"{path}.new", path)

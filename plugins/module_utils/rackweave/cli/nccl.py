@@ -22,7 +22,7 @@ from ..hardware.difference import compare_documents
 from ..hardware.node import NodeDocument, as_json
 from ..hardware.order import natural_key
 from .documents import load_documents
-from .json_files import read_json, replace_file
+from .json_files import read_json, stale_files, write_files
 from .nvml import nvml_reader
 from .system import LocalSystem
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     verdict = _judge(arguments, documents, environments, request)
     differences = _differences(arguments, documents)
     if arguments.output:
-        write_environments(arguments.output, environments, request)
+        write_files(arguments.output, environment_files(environments, request))
     if arguments.json:
         _print(json.dumps(_as_dict(environments, request, verdict, differences), indent=1))
     else:
@@ -73,16 +73,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if verdict.blocked else 0
 
 
-def write_environments(
-    directory: str, environments: dict[str, NodeEnvironment], request: EnvironmentRequest
-) -> list[str]:
-    """Write ``<host>.conf`` and ``<host>.reasons.json`` where they differ; return the files that were written."""
-    os.makedirs(directory, exist_ok=True)
-    written = []
+def environment_files(environments: dict[str, NodeEnvironment], request: EnvironmentRequest) -> dict[str, str]:
+    """Return ``<host>.conf`` and ``<host>.reasons.json`` of every host by file name."""
+    files = {}
     for host, environment in environments.items():
-        contents = {f"{host}.conf": environment.conf(), f"{host}.reasons.json": as_json(environment.reasons(request))}
-        written += [name for name, content in contents.items() if replace_file(os.path.join(directory, name), content)]
-    return written
+        files[f"{host}.conf"] = environment.conf()
+        files[f"{host}.reasons.json"] = as_json(environment.reasons(request))
+    return files
+
+
+def stale_environments(
+    directory: str, environments: dict[str, NodeEnvironment], request: EnvironmentRequest
+) -> dict[str, str]:
+    """Return the files of the environments that are missing in a directory or differ there."""
+    return stale_files(directory, environment_files(environments, request))
 
 
 def _collect(arguments: argparse.Namespace) -> int:

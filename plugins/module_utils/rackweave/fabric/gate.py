@@ -71,7 +71,8 @@ def _waiver(row: Row) -> Waiver:
     kind = row.required("kind", row.text("kind"))
     if kind not in SEVERITIES:
         raise FabricError(f"{row.where}: kind={kind!r} is none of {', '.join(sorted(SEVERITIES))}")
-    until = row.required("until", row.text("until"))
+    given = row.get("until")  # YAML turns an unquoted date into one
+    until = given.isoformat() if isinstance(given, datetime.date) else row.required("until", row.text("until"))
     try:
         date = datetime.date.fromisoformat(until)
     except ValueError as error:
@@ -88,11 +89,13 @@ def judge_fleet(
     request: EnvironmentRequest,
     waivers: Sequence[Waiver] = (),
     today: datetime.date | None = None,
+    more: Sequence[Finding] = (),
 ) -> GateVerdict:
     """Return the verdict on the hosts of a job.
 
     Args:
         today: the day the waivers are judged on; needed where there are waivers.
+        more: findings of checks that see more than documents (inside the job, by origin).
 
     Raises:
         FabricError: if two documents are of one host, or waivers come without a day.
@@ -102,7 +105,7 @@ def judge_fleet(
         twice = sorted({host for host in hosts if hosts.count(host) > 1})
         raise FabricError(f"more than one document of {', '.join(twice)}")
     nodes = [Node(document, environments[document.host].rails) for document in documents]
-    findings = compare_fleet(nodes) if len(nodes) > 1 else []
+    findings = [*more, *(compare_fleet(nodes) if len(nodes) > 1 else [])]
     for node in nodes:
         environment = environments[node.host]
         findings.extend(check_node(node))
