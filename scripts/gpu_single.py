@@ -27,11 +27,15 @@ MODELS = {
 
 
 def cases(text: str) -> tuple[BenchCase, list[str]]:
-    """Parse MODEL:ACCUMULATION:PROGRAM,PROGRAM."""
-    model_name, accumulation, programs = text.split(":")
+    """Parse MODEL:ACCUMULATION:PROGRAM,PROGRAM[:ZERO[:RECOMPUTE[:MICRO_BATCH]]]."""
+    model_name, accumulation, programs, *options = text.split(":")
     model, micro_batch = MODELS[model_name]
-    case = BenchCase(model_name, model, micro_batch, int(accumulation))
-    return (replace(case, zero_stage=3) if "zero3" in programs else case), programs.split(",")
+    zero, recompute, samples = (options + ["1", "none", str(micro_batch)][len(options) :])[:3]
+    if zero == "3":
+        # DeepSpeed's ZeRO 3 cannot share a weight between two modules, and the peer is given the same model.
+        model = replace(model, tied_embeddings=False)
+    case = BenchCase(model_name, model, int(samples), int(accumulation), zero_stage=int(zero), recompute=recompute)
+    return case, programs.split(",")
 
 
 def main() -> int:

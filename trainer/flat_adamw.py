@@ -6,7 +6,7 @@ nearest) and an int16 tensor the signed rest, so that both together are the fp32
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,10 +23,8 @@ class AdamWConstants:
     beta2: float = 0.95
     epsilon: float = 1e-8
     weight_decay: float = 0.1
-
-    def without_decay(self) -> AdamWConstants:
-        """Return the same for norms and biases."""
-        return replace(self, weight_decay=0.0)
+    clear: bool = True
+    """Set the gradient to zero after use; False where the next step's first backward pass replaces it."""
 
 
 def merge_halves(upper: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
@@ -62,7 +60,7 @@ class Moments:
 def _updated(
     master: torch.Tensor, state: Moments, scalars: torch.Tensor, clip: torch.Tensor, constants: AdamWConstants
 ) -> torch.Tensor:
-    """Return the new master weights; step the moments in place and clear the gradient.
+    """Return the new master weights; step the moments in place and, if the constants say so, clear the gradient.
 
     A `clip` that is not finite (an overflow anywhere in the model) leaves weights and moments as they are: the choice is
     made on the device, so the host need not wait for the norm before it launches the step.
@@ -78,7 +76,8 @@ def _updated(
     new = torch.where(keep, master, new)
     state.exp_avg.copy_(torch.where(keep, state.exp_avg, exp_avg))
     state.exp_avg_sq.copy_(torch.where(keep, state.exp_avg_sq, exp_avg_sq))
-    state.grad.zero_()
+    if constants.clear:
+        state.grad.zero_()
     return new
 
 
@@ -92,7 +91,7 @@ def adamw_halves(
     clip: torch.Tensor,
     constants: AdamWConstants,
 ) -> None:
-    """Step a bfloat16 weight and its int16 rest in place, and clear the gradient."""
+    """Step a bfloat16 weight and its int16 rest in place."""
     state = Moments(exp_avg, exp_avg_sq, grad)
     new_upper, new_rest = split_halves(_updated(merge_halves(upper, rest), state, scalars, clip, constants))
     upper.copy_(new_upper)
@@ -108,7 +107,7 @@ def adamw_full(
     clip: torch.Tensor,
     constants: AdamWConstants,
 ) -> None:
-    """Step an fp32 weight in place, and clear the gradient."""
+    """Step an fp32 weight in place."""
     master.copy_(_updated(master, Moments(exp_avg, exp_avg_sq, grad), scalars, clip, constants))
 
 

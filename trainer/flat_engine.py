@@ -20,7 +20,7 @@ from .engine import Fragment, StageList, StepReport, decays
 from .flat_adamw import AdamWConstants
 from .flat_graph import GraphedMicroBatch
 from .flat_loss import LossHead, softmax_gradient_
-from .flat_modules import route_gradients, use_fast_gelu
+from .flat_modules import Accumulation, route_gradients, use_fast_gelu
 from .flat_optimizer import FlatGroups, FlatOptimizer, FlatOptions, FlatParameter
 from .flat_state import Streaming
 from .loss_scale import LossScale
@@ -77,7 +77,11 @@ class FlatEngine:
         tied = job.plan.model.tied_embeddings and job.plan.sizes.pipeline_parallel_size > 1
         self._tied_grads = self._copies_of_tied_weight() if tied else []
         self._staged: Optional[Tensor] = None
-        self._graph: Optional[GraphedMicroBatch] = None
+        self._graphs: dict[bool, GraphedMicroBatch] = {}
+        self._accumulations = [Accumulation() for _ in stages]
+        self._replaces = False
+        self._forwards = [0] * len(stages)
+        self._recomputes = job.plan.sizes.recompute != "none"
         self.acceleration = acceleration or Acceleration.for_job(job, mesh.device)
         self._accelerate(mesh)
 
@@ -85,8 +89,10 @@ class FlatEngine:
         if self.acceleration.fused:
             whole = torch.compile(softmax_gradient_) if self.acceleration.compiled else softmax_gradient_
             split = mesh.tensor if mesh.sizes.tensor_parallel_size > 1 else None
-            for stage in self._stages:
-                route_gradients(stage, self.optimizer.main_grads, LossHead(split, LOSS_CHUNK, whole))
+            head = LossHead(split, LOSS_CHUNK, whole)
+            for stage, accumulation in zip(self._stages, self._accumulations):
+                route_gradients(stage, self.optimizer.main_grads, head, accumulation)
+            self._replace_first()
         else:
             self.optimizer.accumulate_by_hooks()
         if self.optimizer.stream is not None:
@@ -108,13 +114,39 @@ class FlatEngine:
         """Forward and backward of a whole model in one call, or None where Megatron's schedule must run them."""
         return self._graphed if self.acceleration.graphed else None
 
+    def _replace_first(self) -> None:
+        """Let the first backward pass of a step replace the gradients of layer matrices: no zeroing, no reading.
+
+        Not where layers are run again in the backward pass, since they would then read a later pass's setting.
+        """
+        if self.optimizer.stream is not None and self.optimizer.stream.gradients:
+            self.optimizer.stream.replaces = True
+            for accumulation in self._accumulations:
+                accumulation.keep = False
+        elif not self._recomputes:
+            self.optimizer.replaces = self._replaces = True
+
+    def _count_forward(self, chunk: int) -> None:
+        if self._replaces and torch.is_grad_enabled():
+            self._accumulations[chunk].keep = self._forwards[chunk] > 0
+            self._forwards[chunk] += 1
+
     def _graphed(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """Return the micro-batch's mean loss; its gradients are accumulated, divided by the number of micro-batches."""
-        if self._graph is None:
-            # Built before a run's first gradients exist, so what warm-up leaves behind may simply be cleared.
-            self._graph = GraphedMicroBatch(self._forward_backward, tokens, labels)
-            self.optimizer.clear()
-        return self._graph(tokens, labels)
+        self._count_forward(0)
+        keep = self._accumulations[0].keep
+        if keep not in self._graphs:
+            self._capture(keep, tokens, labels)
+        return self._graphs[keep](tokens, labels)
+
+    def _capture(self, keep: bool, tokens: Tensor, labels: Tensor) -> None:
+        """Capture a micro-batch; gradients that are there already outlive the warm-up."""
+        saved = [grad.clone() for grad in self.optimizer.state.gradients()] if self._graphs else []
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        self._graphs[keep] = GraphedMicroBatch(self._forward_backward, tokens, labels, pool)
+        self.optimizer.clear()
+        for grad, value in zip(self.optimizer.state.gradients(), saved):
+            grad.copy_(value)
 
     def _forward_backward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         if self.optimizer.stream is not None:
@@ -127,6 +159,7 @@ class FlatEngine:
         return detached
 
     def forward(self, chunk: int, tokens: Tensor, labels: Optional[Tensor]) -> Tensor:
+        self._count_forward(chunk)
         output: Tensor = self._module(chunk, tokens, labels)
         return output
 
@@ -135,6 +168,7 @@ class FlatEngine:
 
     def step(self, learning_rate: float) -> StepReport:
         self._staged = None
+        self._forwards = [0] * len(self._stages)
         self._sum_tied()
         divisor = 1.0 if self._scale is None else self._scale.value
         # The only wait of a step comes after everything is launched.
@@ -158,6 +192,7 @@ class FlatEngine:
         self._module.train(training)
 
     def skip(self) -> None:
+        self._forwards = [0] * len(self._stages)
         self.optimizer.clear()
 
     def fragments(self) -> Iterator[Fragment]:
@@ -185,12 +220,19 @@ class FlatEngine:
 
 
 def compile_layers(stage: Stage) -> None:
-    """Compile each transformer layer by itself: equal layers share their kernels, so it costs one compilation."""
-    # Layers differ in nothing that the compiler guards, but a model may mix kinds of layer and modes (evaluation).
+    """Compile each transformer layer by itself: equal layers share their kernels, so it costs one compilation.
+
+    Functions are compiled, not modules: hooks of trainer.flat_stream stay outside.
+    """
+    # Layers differ in nothing that the compiler guards, but modes do (evaluation, recomputation).
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     for layer in stage.decoder.layers:
-        # The function, not the module: hooks of trainer.flat_stream stay outside.
-        layer.forward = torch.compile(layer.forward, dynamic=False)  # type: ignore[method-assign]
+        if layer._options.recompute_mlp:
+            # A checkpoint cannot be compiled into, so its two sides are.
+            layer.self_attention.forward = torch.compile(layer.self_attention.forward, dynamic=False)
+            layer._feed_forward = torch.compile(layer._feed_forward, dynamic=False)
+        else:
+            layer.forward = torch.compile(layer.forward, dynamic=False)
 
 
 def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo]) -> FlatOptimizer:
@@ -208,13 +250,12 @@ def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo])
     constants = AdamWConstants(config.beta1, config.beta2, config.epsilon, config.weight_decay)
     streaming = Streaming(gradients=sizes.zero_stage >= 2, weights=sizes.zero_stage == 3)
     parameters = [
-        FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info, streaming)) for info in infos
+        FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info)) for info in infos
     ]
     return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad), streaming)
 
 
-def _unit(info: ParameterInfo, streaming: Streaming) -> str:
+def _unit(info: ParameterInfo) -> str:
     """Return the layer that a matrix belongs to; norms, biases, embeddings and the head stay resident."""
-    if streaming == Streaming() or len(info.global_shape) < 2 or not info.name.startswith("decoder.layers."):
-        return ""
-    return info.name.split(".")[2]
+    is_matrix = len(info.global_shape) > 1 and info.name.startswith("decoder.layers.")
+    return info.name.split(".")[2] if is_matrix else ""

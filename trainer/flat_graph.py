@@ -6,7 +6,7 @@ Only for programs that allocate the same, call no collective that must be awaite
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,9 @@ class GraphedMicroBatch:
     The caller must clear the gradients that warm-up and capture leave behind.
     """
 
-    def __init__(self, run: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, labels: Tensor) -> None:
+    def __init__(
+        self, run: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, labels: Tensor, pool: Any = None
+    ) -> None:
         self._tokens, self._labels = tokens.clone(), labels.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -36,8 +38,12 @@ class GraphedMicroBatch:
         gc.collect()
         torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._loss = run(self._tokens, self._labels)
+
+    def pool(self) -> Any:
+        """Return the memory pool; a graph that is never replayed at the same time may share it."""
+        return self._graph.pool()
 
     def __call__(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """Return the loss tensor of the graph; the next call overwrites it."""

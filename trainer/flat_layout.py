@@ -7,7 +7,7 @@ buckets are pieces of that order small enough to be reduced while the backward p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ class ParameterSpec:
     counted: bool
     """Counts in this rank's gradient norm; False on copies that another rank counts (replicated or tied weights)."""
     unit: str = ""
-    """Parameters that come and go together (ZeRO 2 and 3): one bucket of their own. Empty: always resident."""
+    """The layer of a matrix: one bucket of its own, which may come and go (ZeRO 2 and 3). Empty: always resident."""
 
     @property
     def numel(self) -> int:
@@ -66,12 +66,13 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Kind:
-    """A contiguous piece whose parameters are stepped alike."""
+    """A contiguous piece whose parameters are treated alike; `in_units` tells whether they belong to units."""
 
     start: int
     numel: int
     decayed: bool
     counted: bool
+    in_units: bool
 
 
 @dataclass(frozen=True)
@@ -139,17 +140,16 @@ def plan_flat_layout(specs: Sequence[ParameterSpec], shards: int, bucket_numel: 
     buckets: list[Bucket] = []
     kinds: list[Kind] = []
     position = 0
-    for decayed in (True, False):
-        for counted in (True, False):
-            members = [spec for spec in specs if (spec.decayed, spec.counted) == (decayed, counted)]
-            if not members:
-                continue
-            start = position
-            for group in _split(members, bucket_numel):
-                bucket = _bucket(group, position, shards)
-                buckets.append(bucket)
-                position += bucket.numel
-            kinds.append(Kind(start, position - start, decayed, counted))
+    for kind in product((True, False), repeat=3):
+        members = [spec for spec in specs if (spec.decayed, spec.counted, bool(spec.unit)) == kind]
+        if not members:
+            continue
+        start = position
+        for group in _split(members, bucket_numel):
+            bucket = _bucket(group, position, shards)
+            buckets.append(bucket)
+            position += bucket.numel
+        kinds.append(Kind(start, position - start, *kind))
     return FlatLayout(shards, tuple(buckets), tuple(kinds))
 
 

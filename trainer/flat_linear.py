@@ -16,18 +16,24 @@ def _supports_fp32_accumulation() -> bool:
 
 
 @torch.library.custom_op("rackweave::accumulate_product", mutates_args=("target",))
-def accumulate_product(target: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add `left.t() @ right` to `target`; left (n, a), right (n, b), target (a, b) in fp32 or in their own type."""
+def accumulate_product(target: torch.Tensor, left: torch.Tensor, right: torch.Tensor, keep: bool) -> None:
+    """Add `left.t() @ right` to `target`, or replace it where `keep` is False.
+
+    Shapes: left (n, a), right (n, b), target (a, b); target in fp32 or in the operands' type.
+    """
+    beta = 1 if keep else 0
     if target.dtype == left.dtype:
-        target.addmm_(left.t(), right)
+        target.addmm_(left.t(), right, beta=beta)
     elif left.is_cuda and _supports_fp32_accumulation():
-        torch.ops.aten.addmm.dtype_out(target, left.t(), right, torch.float32, out=target)
-    else:
+        torch.ops.aten.addmm.dtype_out(target, left.t(), right, torch.float32, beta=beta, out=target)
+    elif keep:
         target.add_(left.t() @ right)
+    else:
+        target.copy_(left.t() @ right)
 
 
 @accumulate_product.register_fake
-def _accumulate_product_fake(target: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+def _accumulate_product_fake(target: torch.Tensor, left: torch.Tensor, right: torch.Tensor, keep: bool) -> None:
     return None
 
 
@@ -50,19 +56,19 @@ class FlatLinearFunction(torch.autograd.Function):
     """`x @ weight.t()` whose weight gradient goes to `main_grad` and nowhere else."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor, keep: bool) -> torch.Tensor:
         """Return (..., out) of x (..., in) and weight (out, in)."""
         ctx.save_for_backward(x, weight)
-        ctx.main_grad = main_grad
+        ctx.main_grad, ctx.keep = main_grad, keep
         return x @ weight.t()
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Return the input's gradient; add the weight's to the buffer."""
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        """Return the input's gradient; put the weight's into the buffer."""
         x, weight = ctx.saved_tensors
         grad = grad_outputs[0]
-        accumulate_product(ctx.main_grad, grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1]))
-        return grad @ weight, None, None
+        accumulate_product(ctx.main_grad, grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1]), ctx.keep)
+        return grad @ weight, None, None, None
 
 
 class SinkFunction(torch.autograd.Function):
@@ -97,9 +103,9 @@ class BiasFunction(torch.autograd.Function):
         return grad_outputs[0], None, None
 
 
-def flat_linear(x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
-    """Return `x @ weight.t()`, with the weight's gradient added to `main_grad` in the backward pass."""
-    result: torch.Tensor = FlatLinearFunction.apply(x, weight, main_grad)  # type: ignore[no-untyped-call]
+def flat_linear(x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor, keep: bool) -> torch.Tensor:
+    """Return `x @ weight.t()`; its backward pass adds the weight's gradient to `main_grad`, or replaces it (not `keep`)."""
+    result: torch.Tensor = FlatLinearFunction.apply(x, weight, main_grad, keep)  # type: ignore[no-untyped-call]
     return result
 
 

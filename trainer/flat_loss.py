@@ -98,7 +98,7 @@ class FlatCrossEntropyFunction(torch.autograd.Function):
         hidden, weight, gradients = ctx.saved_tensors
         factor = grad_outputs[0].unsqueeze(-1)
         grad_hidden = gradients @ weight
-        accumulate_product(ctx.main_grad, gradients, (hidden * factor).to(hidden.dtype))
+        accumulate_product(ctx.main_grad, gradients, (hidden * factor).to(hidden.dtype), True)
         return (grad_hidden * factor).to(hidden.dtype), None, None, None, None
 
 

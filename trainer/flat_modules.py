@@ -30,17 +30,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def route_gradients(stage: Stage, main_grads: Mapping[nn.Parameter, Tensor], head: LossHead) -> None:
-    """Send the gradients of all parameters in `main_grads` there; parameters that are not in it are left alone."""
+class Accumulation:
+    """Whether the gradients that a backward pass finds in the buffers are to be kept.
+
+    Layers read it in the forward pass, so that compiled code and graphs exist for both cases.
+    """
+
+    def __init__(self) -> None:
+        self.keep = True
+
+
+def route_gradients(
+    stage: Stage, main_grads: Mapping[nn.Parameter, Tensor], head: LossHead, accumulation: Accumulation
+) -> None:
+    """Send the gradients of all parameters in `main_grads` there; parameters that are not in it are left alone.
+
+    Matrices of layers replace what the buffer holds where `accumulation` says so; all others always add.
+    """
     for module in list(stage.modules()):
         own = {name: main_grads[p] for name, p in module.named_parameters(recurse=False) if p in main_grads}
         if own:
-            _adopt(module, own)
+            _adopt(module, own, accumulation)
     if stage.output_layer is not None:
         _adopt_head(stage, main_grads, head)
 
 
-def _adopt(module: nn.Module, own: Mapping[str, Tensor]) -> None:
+def _adopt(module: nn.Module, own: Mapping[str, Tensor], accumulation: Accumulation) -> None:
     kind = type(module)
     base: type = {ColumnParallelLinear: FlatColumn}.get(kind, kind)
     if isinstance(module, RowParallelLinear):
@@ -49,6 +64,7 @@ def _adopt(module: nn.Module, own: Mapping[str, Tensor]) -> None:
     if isinstance(module, (FlatColumn, FlatRow)):
         # A number, so that a compiled layer need not ask a process group.
         module.tensor_size = module.tp_group.size()
+        module.accumulation = accumulation
     for name, grad in own.items():
         # Set past nn.Module: a plain tensor attribute, neither parameter nor buffer.
         object.__setattr__(module, f"main_grad_{name}", grad)
@@ -81,7 +97,7 @@ class FlatColumn(ColumnParallelLinear):
             hidden = gather_from_sequence_parallel_region(hidden, group=self.tp_group)
         else:
             hidden = _copy_to_group(hidden, self.tp_group, self.tensor_size)
-        result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight)
+        result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight, self.accumulation.keep)
         if self.skip_bias_add or self._parameters.get("bias") is None:
             return result, self.bias
         return add_bias(result, self._parameters["bias"], self.main_grad_bias), None
@@ -95,7 +111,7 @@ class FlatRow(RowParallelLinear):
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return (output summed over the tensor group, bias or None)."""
-        result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight)
+        result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight, self.accumulation.keep)
         if self.sequence_parallel:
             result = reduce_scatter_to_sequence_parallel_region(result, group=self.tp_group)
         elif self.tensor_size > 1:

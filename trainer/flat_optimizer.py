@@ -6,7 +6,7 @@ in `main_grads`, either by modules that know it (trainer.flat_modules) or by lea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -86,6 +86,8 @@ class FlatOptimizer:
         self.stream = UnitStream(self.state, groups.data, streaming) if streaming != Streaming() else None
         self._kernels = AdamWKernels.for_device(self.state.device)
         self._scalars = torch.zeros(3, dtype=torch.float32, device=self.state.device)
+        self.replaces = False
+        """Whether the first backward pass of a step replaces the gradients of units instead of adding to them."""
         self.steps = 0
         """Optimizer steps taken; Adam's bias correction counts them."""
 
@@ -140,7 +142,8 @@ class FlatOptimizer:
         for bucket, index in self._resident(self._streaming.gradients):
             own = state.shard_bucket(state.shard_grads, bucket)
             dist.reduce_scatter_tensor(own, state.whole_grads[index], op=dist.ReduceOp.AVG, group=group)
-            state.whole_grads[index].zero_()
+            if not (bucket.unit and self.replaces):
+                state.whole_grads[index].zero_()
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -169,7 +172,10 @@ class FlatOptimizer:
     def _update(self, kind: Kind, clip: Tensor, learning_rate: float) -> None:
         piece = slice(kind.start, kind.start + kind.numel)
         state, constants = self.state, self._options.constants
-        constants = constants if kind.decayed else constants.without_decay()
+        decay = constants.weight_decay if kind.decayed else 0.0
+        # Streamed gradients are cleared in their shard; resident ones of units by the pass that replaces them.
+        replaced = kind.in_units and self.replaces and not self._streaming.gradients
+        constants = replace(constants, weight_decay=decay, clear=not replaced)
         step_scalars(learning_rate, constants, self.steps, self._scalars)
         common = (
             state.exp_avg[piece],

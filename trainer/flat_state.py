@@ -123,8 +123,11 @@ class FlatState:
         start = bucket.start // self.layout.shards
         return flat[start : start + bucket.numel // self.layout.shards]
 
+    def gradients(self) -> list[torch.Tensor]:
+        """Return every tensor that holds gradients; buckets may be views of the first."""
+        return [self.shard_grads, *self.whole_grads]
+
     def clear(self) -> None:
         """Set all gradients to zero."""
-        self.shard_grads.zero_()
-        for whole in self.whole_grads:
-            whole.zero_()
+        for tensor in self.gradients():
+            tensor.zero_()

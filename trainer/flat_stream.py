@@ -27,11 +27,18 @@ class UnitStream:
         self._state, self._group, self._streaming = state, group, streaming
         self._units = {b.unit: index for index, b in enumerate(state.layout.buckets) if b.unit}
         self._order = list(self._units)
+        self.replaces = False
+        """Whether every backward pass replaces what a unit's buffer holds, so that it need not be emptied."""
         self._held: list[int | None] = [None] * TURNS
         self._last: int | None = None
         self._side = torch.cuda.Stream() if state.device.type == "cuda" else None
         self._ready: list[Any] = [None] * TURNS
         self._drained: list[Any] = [None] * TURNS
+
+    @property
+    def gradients(self) -> bool:
+        """Whether gradients are streamed."""
+        return self._streaming.gradients
 
     def attach(self, layers: Sequence[nn.Module], names: Sequence[str]) -> None:
         """Hook the layers, in the order of use, to their units."""
@@ -71,12 +78,18 @@ class UnitStream:
                 part = torch.empty_like(own)
                 dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.AVG, group=self._group)
                 own.add_(part)
-            whole.zero_()
+            if not self.replaces:
+                whole.zero_()
             self._drained[unit % TURNS] = self._mark()
 
     def begin(self) -> None:
-        """Forget what is held: call it at the start of a micro-batch, so that each one moves the same (CUDA graphs)."""
+        """Forget what is held and waited for: at the start of a micro-batch, so that each moves the same (CUDA graphs).
+
+        Whatever was started before must have been settled.
+        """
         self._held = [None] * TURNS
+        self._ready = [None] * TURNS
+        self._drained = [None] * TURNS
         self._last = None
 
     def forget(self) -> None:

@@ -24,7 +24,7 @@ from ..model.build import build_stages
 from ..model.partition import stage_parameters
 from .case import BenchCase, job_of
 from .measure import Measurement, flops_per_token, measure
-from .programs import Batches, PeerProgram, TrainerProgram
+from .programs import Batches, PeerProgram, deepspeed_program, flat_program
 from .synthetic import SyntheticTokens
 
 # program -> (fused, compiled, graphed); the peer's rows are built elsewhere.
@@ -87,7 +87,8 @@ class Row:
             else f"  {memory:6.2f} / {shown.max_reserved_gib:6.2f} / {shown.device_used_gib:6.2f} GiB"
         )
         return (
-            f"{self.case.name:24s} ga{self.case.num_microbatches} {self.program:28s} {shown.step_time_s * 1e3:9.2f} ms  "
+            f"{self.case.name:14s} ga{self.case.num_microbatches} mb{self.case.micro_batch_size} z{self.case.zero_stage} "
+            f"{self.case.recompute:9s} {self.program:24s} {shown.step_time_s * 1e3:9.2f} ms  "
             f"{self.tflops_per_gpu:6.1f} TFLOP/s{peak}  loss {shown.losses[-1]:.4f}{busy}"
         )
 
@@ -126,7 +127,9 @@ def _build(name: str, case: BenchCase, mesh: Mesh) -> Program:
     batches = Batches(source, case, mesh.where.dp_rank, mesh.device)
     if name in ("peer", "peer-eager"):
         return PeerProgram(case, batches, dict(initial_weights(case, mesh)), compiled=name == "peer")
-    return TrainerProgram(case, batches, mesh, FLAT_PROGRAMS[name])
+    if name in ("deepspeed", "deepspeed-compiled"):
+        return deepspeed_program(case, batches, mesh, compiled=name == "deepspeed-compiled")
+    return flat_program(case, batches, mesh, FLAT_PROGRAMS[name])
 
 
 def initial_weights(case: BenchCase, mesh: Mesh) -> Iterator[tuple[str, Tensor]]:

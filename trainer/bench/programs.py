@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..flat_engine import Acceleration, FlatEngine
+from ..engine import Engine
+from ..flat_engine import Acceleration, FlatEngine, compile_layers
 from ..mesh import Mesh
+from ..model.build import build_stages
 from ..model.partition import stage_parameters
 from .case import CLIP_GRAD, LEARNING_RATE, BenchCase, job_of
 from .peer import PeerGpt, peer_name
@@ -79,19 +81,13 @@ class PeerProgram:
 
 
 class TrainerProgram:
-    """The trainer's own model, engine and micro-batch, without its data and telemetry; one pipeline stage."""
+    """The trainer's own model, an engine and its micro-batches, without its data and telemetry; one pipeline stage."""
 
-    def __init__(self, case: BenchCase, batches: Batches, mesh: Mesh, acceleration: Acceleration | None) -> None:
-        from ..model.build import build_stages
-
-        self._case, self._batches = case, batches
-        job = job_of(case, "gloo")
-        stages = build_stages(job, mesh)
-        infos = list(stage_parameters(stages, case.model, mesh.where.tp_rank, case.tensor_parallel_size))
-        self.engine = FlatEngine(job, mesh, stages, infos, acceleration)
+    def __init__(self, case: BenchCase, batches: Batches, engine: Engine) -> None:
+        self._case, self._batches, self.engine = case, batches, engine
 
     def _micro_batch(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        if self.engine.micro_batch is not None:
+        if isinstance(self.engine, FlatEngine) and self.engine.micro_batch is not None:
             return self.engine.micro_batch(tokens, labels)
         loss = self.engine.forward(0, tokens, labels)
         self.engine.backward(loss / self._case.num_microbatches)
@@ -104,3 +100,24 @@ class TrainerProgram:
             total += self._micro_batch(*self._batches.micro_batch(index, micro))
         self.engine.step(LEARNING_RATE)
         return total / self._case.num_microbatches
+
+
+def flat_program(case: BenchCase, batches: Batches, mesh: Mesh, acceleration: Acceleration | None) -> TrainerProgram:
+    """Return the trainer behind its flat engine; without an acceleration, with the one that it chooses itself."""
+    job = job_of(case, "gloo")
+    stages = build_stages(job, mesh)
+    infos = list(stage_parameters(stages, case.model, mesh.where.tp_rank, case.tensor_parallel_size))
+    return TrainerProgram(case, batches, FlatEngine(job, mesh, stages, infos, acceleration))
+
+
+def deepspeed_program(case: BenchCase, batches: Batches, mesh: Mesh, compiled: bool) -> TrainerProgram:
+    """Return the trainer behind DeepSpeed's engine."""
+    from ..deepspeed_engine import DeepSpeedZero
+
+    job = job_of(case, "nccl" if batches.device.type == "cuda" else "gloo")
+    stages = build_stages(job, mesh)
+    infos = list(stage_parameters(stages, case.model, mesh.where.tp_rank, case.tensor_parallel_size))
+    if compiled:
+        for stage in stages:
+            compile_layers(stage)
+    return TrainerProgram(case, batches, DeepSpeedZero(job, mesh, stages, infos))
