@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.batch import BatchSettings, check_run_name
 from ..module_utils.rackweave.run.files import NODE_SCRIPTS, SCRIPT_BODY, compose_run_files, plan_table
-from ..module_utils.rackweave.run.plan_file import parse_plan
+from ..module_utils.rackweave.run.plan_file import parse_plan, serialise_plan
 
 _SETTINGS = {
     "run_dir": {"type": "str", "required": True},
@@ -21,7 +21,6 @@ _SETTINGS = {
     "stall_s": {"type": "int", "required": True},
     "requeue_ok": {"type": "bool", "required": True},
     "max_restarts": {"type": "int", "required": True},
-    "gpus_per_node": {"type": "int", "required": True},
     "gres": {"type": "str", "default": "gpu"},
     "exclusive": {"type": "bool", "default": True},
     "partition": {"type": "str", "default": ""},
@@ -52,7 +51,9 @@ class ActionModule(ActionBase):
         directory = Path(args["directory"])
         try:
             check_run_name(args["run"])
-            settings = batch_settings(args["run"], args["settings"])
+            layout = parse_plan(serialise_plan(args["layout"]))
+            gpus_per_node = len(layout.ranks_on(layout.master_host))
+            settings = batch_settings(args["run"], gpus_per_node, args["settings"])
             files = compose_run_files(args["layout"], args["train"], settings, read_scripts(args["scripts_dir"]))
             plan = parse_plan(files["plan.json"])
             changed = stale_files(directory, files)
@@ -70,12 +71,12 @@ class ActionModule(ActionBase):
         }
 
 
-def batch_settings(run, given):
+def batch_settings(run, gpus_per_node, given):
     """Return the settings of the batch script from the task's arguments."""
     values = {**given, "environment": {name: text(value) for name, value in given["environment"].items()}}
     for name in ("command", "sbatch_options"):
         values[name] = tuple(values[name])
-    return BatchSettings(run=run, **values)
+    return BatchSettings(run=run, gpus_per_node=gpus_per_node, **values)
 
 
 def text(value):

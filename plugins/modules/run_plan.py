@@ -4,7 +4,8 @@ DOCUMENTATION = r"""
 module: run_plan
 short_description: Write the run files of a plan on the controller
 description:
-  - Writes C(plan.json), C(train.json), C(ds_config.json), C(megatron.args), C(job.sbatch) and the node scripts. No host is contacted.
+  - Writes C(plan.json), C(train.json), C(ds_config.json), C(megatron.args), C(job.sbatch), scripts.
+  - No host is contacted.
   - A file is touched only where its text differs, so equal inputs leave the directory unchanged.
 options:
   run: {description: Name of the run., type: str, required: true}
@@ -26,10 +27,9 @@ options:
         required: true
       time_limit_s: {description: Time limit in seconds., type: int, required: true}
       save_signal_s: {description: How many seconds before the limit a save is asked for., type: int, required: true}
-      stall_s: {description: Seconds without progress of any rank of a node after which its launcher gives up., type: int, required: true}
+      stall_s: {description: Seconds without progress after which a launcher gives up., type: int, required: true}
       requeue_ok: {description: Whether the batch script may requeue itself., type: bool, required: true}
       max_restarts: {description: How often at most., type: int, required: true}
-      gpus_per_node: {description: GPUs to ask for on each node., type: int, required: true}
       gres: {description: Name of the generic resource., type: str, default: gpu}
       exclusive: {description: Whether nodes are asked for alone., type: bool, default: true}
       partition: {description: Slurm partition; empty for the default., type: str, default: ""}

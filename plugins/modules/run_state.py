@@ -26,6 +26,7 @@ options:
   offset: {description: Bytes of C(events.jsonl) that are known already., type: int, default: 0}
   max_bytes: {description: Most bytes of events to return., type: int, default: 1000000}
   ranks: {description: Whether results and phases of all ranks are read., type: bool, default: true}
+  documents: {description: Whether plan and training settings are returned too., type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Only reads.}
 author: Rackweave
@@ -51,6 +52,10 @@ more: {description: Whether more is there already., returned: success, type: boo
 results: {description: Result file of each rank., returned: success, type: dict}
 phases: {description: Phase file of each rank., returned: success, type: dict}
 exits: {description: How each node's launcher ended, by host., returned: success, type: dict}
+documents:
+  description: Texts of C(plan.json) and C(train.json), and content of the validation set's C(data.json) or null.
+  returned: when asked for
+  type: dict
 end: {description: How the batch script ended, or null., returned: success, type: dict}
 """
 SPEC = {
@@ -60,6 +65,7 @@ SPEC = {
     "offset": {"type": "int", "default": 0},
     "max_bytes": {"type": "int", "default": 1_000_000},
     "ranks": {"type": "bool", "default": True},
+    "documents": {"type": "bool", "default": False},
 }
 
 
@@ -126,6 +132,20 @@ def read_attempt(directory: Path, params: dict) -> dict:
     }
 
 
+def read_documents(directory: Path) -> dict:
+    """Return the run files that explain an attempt; what is missing is null."""
+    texts = {
+        name: (directory / f"{name}.json").read_text(encoding="utf-8")
+        if (directory / f"{name}.json").is_file()
+        else None
+        for name in ("plan", "train")
+    }
+    train = read_object(directory / "train.json") or {}
+    sets = train.get("data", {}).get("validation") or [{}]
+    prefix = sets[0].get("prefix")
+    return {**texts, "data": read_object(Path(prefix).parent / "data.json") if prefix else None}
+
+
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     run_dir = Path(module.params["run_dir"])
@@ -156,6 +176,7 @@ def main() -> None:
         attempts=list(attempts),
         attempt=attempt,
         **read_attempt(directory, module.params),
+        **({"documents": read_documents(directory)} if module.params["documents"] else {}),
     )
 
 

@@ -14,6 +14,8 @@ from .schema import write_json
 from .train_file import serialise_train
 
 SCRIPT_BODY = "job_body.sh"
+MEGATRON_ARGS = "{megatron_args}"  # the word of a command that stands for the flags
+OWN_TRAINER = "trainer"  # `python -m trainer`: another program finds its data by itself
 NODE_SCRIPTS = ("launch.sh", "launch.py", "supervise.py")
 
 
@@ -29,7 +31,8 @@ def compose_run_files(
         scripts: texts of `SCRIPT_BODY` and `NODE_SCRIPTS`.
 
     Raises:
-        DocumentError: if a document breaks its schema, or the three speak of different runs.
+        DocumentError: if a document breaks its schema, the three speak of different runs, or the command asks for
+            Megatron's flags of a model that has none.
     """
     plan_text = serialise_plan(layout)
     plan = parse_plan(plan_text)
@@ -39,14 +42,21 @@ def compose_run_files(
             f"the plan is of run {plan.run!r}, the training settings of {train['run']!r}, "
             f"the batch script of {settings.run!r}; they must be one run"
         )
-    return {
+    if OWN_TRAINER in settings.command and not train["data"]["train"]:
+        raise DocumentError(
+            f"run {plan.run!r} has nothing to train on: set training_job_corpus, or training_job_data_train "
+            "for data that is there already"
+        )
+    files = {
         "plan.json": plan_text,
         "train.json": train_text,
         "ds_config.json": write_json(render_ds_config(plan, train)),
-        "megatron.args": "".join(f"{word}\n" for word in megatron_args(plan, train)),
         "job.sbatch": render_batch(settings, plan, scripts[SCRIPT_BODY]),
         **{name: scripts[name] for name in NODE_SCRIPTS},
     }
+    if MEGATRON_ARGS in settings.command:
+        files["megatron.args"] = "".join(f"{word}\n" for word in megatron_args(plan, train))
+    return files
 
 
 def plan_table(plan: RunPlan) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .events import parse_events
+from .events import Event, parse_events
 from .progress import Progress, progress_line
 from .slurm import UNKNOWN
 
@@ -29,6 +29,7 @@ class Follower:
         self.offset = 0
         self.look: Mapping[str, Any] = {}
         self.over = False
+        self.fresh: tuple[Event, ...] = ()
         self._job_words = ""
         self._line = ""
         self._line_at = float("-inf")
@@ -52,6 +53,7 @@ class Follower:
     def take(self, look: Mapping[str, Any], clock_s: float) -> list[str]:
         """Take in a look; return the lines that are worth saying."""
         self.look = look
+        self.fresh = ()
         lines = self._job_lines(look)
         if look["attempt"] and not self.attempt:
             lines += self._enter(look["attempt"])
@@ -59,6 +61,7 @@ class Follower:
             batch = parse_events(look["events"].encode())
             progress = self.current
             progress.add(batch.events)
+            self.fresh = batch.events
             progress.unreadable_lines += batch.unreadable_lines
             self.offset = look["offset"]
             lines += self._progress_lines(progress, clock_s, bool(batch.events))

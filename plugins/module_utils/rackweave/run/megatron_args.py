@@ -8,13 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import DocumentError
 from .plan_file import RunPlan
 
+_NORMALIZATION = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+_POSITIONS = {"learned": "learned_absolute", "rotary": "rope"}
 _PRECISION = {"float32": (), "bfloat16": ("--bf16",), "float16": ("--fp16",)}
 
 
 def megatron_args(plan: RunPlan, train: Mapping[str, Any]) -> list[str]:
-    """Return the words of Megatron's command line that follow from a plan and ``train.json``."""
+    """Return the words of Megatron's command line that follow from a plan and ``train.json``.
+
+    Raises:
+        DocumentError: for a model that these flags cannot describe.
+    """
+    model = plan.document["model"]
+    if model["family"] not in ("gpt", "llama") or model["position_embedding"] not in _POSITIONS:
+        raise DocumentError(
+            f"model {model['name']} ({model['family']}, position embedding {model['position_embedding']}) has no "
+            "complete set of Megatron flags here; write them into training_job_command"
+        )
     values: dict[str, Any] = {
         **_parallel_flags(plan),
         **_model_flags(plan.document["model"]),
@@ -57,8 +70,8 @@ def _model_flags(model: Mapping[str, Any]) -> dict[str, Any]:
         "--seq-length": model["sequence_length"],
         "--max-position-embeddings": model["sequence_length"],
         "--kv-channels": model["head_dim"],
-        "--normalization": {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[model["normalization"]],
-        "--position-embedding-type": {"learned": "learned_absolute", "rotary": "rope"}[model["position_embedding"]],
+        "--normalization": _NORMALIZATION[model["normalization"]],
+        "--position-embedding-type": _POSITIONS[model["position_embedding"]],
     }
     if model["num_query_groups"] != model["num_attention_heads"]:
         flags["--num-query-groups"] = model["num_query_groups"]

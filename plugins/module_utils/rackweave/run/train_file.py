@@ -99,8 +99,6 @@ def _check_meaning(document: Mapping[str, Any], where: str) -> None:
         raise DocumentError(
             f"{where}: decay_steps={optimizer['decay_steps']} must be above warmup_steps={optimizer['warmup_steps']}"
         )
-    if not document["data"]["train"]:
-        raise DocumentError(f"{where}: data.train is empty; name at least one data set to train on")
     if document["evaluation"]["interval"] and not document["data"]["validation"]:
         raise DocumentError(
             f"{where}: evaluation.interval={document['evaluation']['interval']}, but data.validation is empty; "

@@ -134,3 +134,20 @@ def test_the_table_shows_sizes_and_which_stage_each_host_holds():
     rows = {line.split()[1]: line for line in plan_table(PLAN) if "node-" in line and "master" not in line}
     assert rows["node-b"].split()[:4] == ["0", "node-b", "0-1", "0"]
     assert rows["node-a"].split()[:4] == ["1", "node-a", "2-3", "1"]
+
+
+def test_our_trainer_without_data_is_refused_and_another_program_is_not():
+    train = {**TRAIN, "data": {**TRAIN["data"], "train": []}}
+    with pytest.raises(DocumentError, match="nothing to train on: set training_job_corpus"):
+        compose_run_files(PLAN.document, train, SETTINGS, scripts())
+    foreign = replace(SETTINGS, command=("python", "pretrain_gpt.py", "{megatron_args}"))
+    files = compose_run_files(PLAN.document, train, foreign, scripts())
+    assert "--tensor-model-parallel-size\n2\n" in files["megatron.args"]
+    assert "megatron.args" not in compose_run_files(PLAN.document, TRAIN, SETTINGS, scripts())
+
+
+def test_a_model_that_megatrons_flags_cannot_describe_is_refused():
+    model = {**PLAN.document["model"], "position_embedding": "alibi"}
+    plan = parse_plan(json.dumps({**PLAN.document, "model": model}))
+    with pytest.raises(DocumentError, match="position embedding alibi"):
+        megatron_args(plan, TRAIN)

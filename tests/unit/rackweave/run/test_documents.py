@@ -106,7 +106,6 @@ def test_hosts_come_in_rank_order_and_not_in_alphabetical_order():
         ("optimizer", {"decay_steps": 5}, "decay_steps=5 must be above warmup_steps=10"),
         ("optimizer", {"learning_rate": float("nan")}, "learning_rate is nan"),
         ("optimizer", {"schedule": "zigzag"}, "must be one of cosine, linear, constant"),
-        ("data", {"train": []}, "data.train is empty"),
         ("data", {"validation": []}, "data.validation is empty"),
         ("dropout", {"hidden": 1.5}, "must be at most 1"),
     ],

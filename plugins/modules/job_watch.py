@@ -1,0 +1,56 @@
+"""Documentation of the action plugin of the same name, which runs on the controller and calls modules on the host."""
+
+DOCUMENTATION = r"""
+module: job_watch
+short_description: Follow the job of a run to its end and return how it really ended
+description:
+  - Runs on the Slurm submit host (delegate it) as the user who owns the job.
+  - Shows job state, phase, step, loss, speed and time left while the job runs.
+  - Fails where the job failed, and names rank and host of the culprit where evidence does.
+  - Attaches to whatever job the run has, so it may be started again at any time. A job that is over is concluded again.
+  - A job that hangs is stopped only with C(stop_ok), after its own time-outs and after evidence is collected.
+options:
+  run: {description: Name of the run., type: str, required: true}
+  shared_dir: {description: Directory on the shared file system, as the nodes see it., type: str, required: true}
+  job_id: {description: Job to follow; empty takes the last submission., type: str, default: ""}
+  report_dir: {description: Directory on the controller for C(report.html)., type: path, required: true}
+  state_file: {description: File on the controller that keeps the last known status., type: path, required: true}
+  stop_ok: {description: Whether our own job may be stopped when it hangs., type: bool, required: true}
+  poll_interval_s: {description: Seconds between looks., type: float, default: 2.0}
+  line_interval_s: {description: Least seconds between two progress lines., type: float, default: 5.0}
+  status_interval_s: {description: Seconds between updates of C(status.json)., type: float, default: 30.0}
+  hang_grace_s: {description: Seconds that a hung job is left to its own time-outs., type: float, default: 30.0}
+  unreachable_s: {description: Seconds to wait for a submit host that does not answer., type: float, default: 600.0}
+author: Rackweave
+"""
+EXAMPLES = r"""
+- name: Watch the run
+  rackweave.cluster.job_watch:
+    run: demo
+    shared_dir: /mnt/shared
+    report_dir: .state/lab/report/demo
+    state_file: .state/lab/runs/demo.json
+    stop_ok: true
+  delegate_to: ctl
+  become: true
+  become_user: hpc
+  run_once: true
+"""
+RETURN = r"""
+state: {description: Final state of the job in Slurm., returned: always, type: str}
+culprit: {description: "C(rank:N) or C(host:NAME), comma separated, or C(none).", returned: always, type: str}
+verdict: {description: Content of C(verdict.json)., returned: always, type: dict}
+job_id: {description: The job., returned: always, type: str}
+attempt: {description: Its last attempt., returned: always, type: str}
+first_step: {description: First step of that attempt., returned: always, type: int}
+last_step: {description: Last step of that attempt., returned: always, type: int}
+target_step: {description: Step at which training was to end., returned: always, type: int}
+checkpoint_step: {description: Step of the newest usable checkpoint of that attempt., returned: always, type: int}
+validation_losses: {description: Its validation losses in nats., returned: always, type: list, elements: float}
+loss_mean_of_last_ten:
+  description: Mean of the last ten validation losses, or of training losses where nothing was evaluated.
+  returned: always
+  type: float
+reference_loss: {description: Byte unigram entropy of the validation split in nats., returned: always, type: float}
+report: {description: Path of the page on the controller., returned: always, type: str}
+"""
