@@ -22,6 +22,7 @@ from ..hardware.difference import compare_documents
 from ..hardware.node import NodeDocument, as_json
 from ..hardware.order import natural_key
 from .documents import load_documents
+from .inside import inspect_rank
 from .json_files import read_json, stale_files, write_files
 from .nvml import nvml_reader
 from .system import LocalSystem
@@ -49,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accepted", metavar="DIR", help="accepted documents to compare with")
     parser.add_argument("--output", metavar="DIR", help="write <host>.conf and <host>.reasons.json there")
     parser.add_argument("--collect", metavar="HOST", help="print the document of this machine, named HOST, and stop")
+    parser.add_argument("--inside", metavar="FILE.conf", help="inside a rank: compare with its host's file, and stop")
+    parser.add_argument("--before", metavar="FILE", help="with --inside: environments before ours, as JSON by origin")
     parser.add_argument("--root", default="/", metavar="DIR", help="with --collect: directory that stands for /")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -57,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print environments and findings; exit status 1 if a finding blocks the launch."""
     if arguments.collect:
         return _collect(arguments)
+    if arguments.inside:
+        return _inside(arguments)
     if not arguments.nodes or not arguments.fabric:
         raise RackweaveError("--nodes DIR and --fabric FILE.json are needed (or --collect HOST)")
     documents = _documents(arguments.nodes)
@@ -95,6 +100,15 @@ def _collect(arguments: argparse.Namespace) -> int:
     document = collect_node(system, arguments.collect, "measured", platform.python_version(), nvml)
     _print(as_json(document.as_dict()).rstrip("\n"))
     return 0
+
+
+def _inside(arguments: argparse.Namespace) -> int:
+    try:
+        report = inspect_rank(arguments.inside, arguments.before, LocalSystem())
+    except OSError as error:
+        raise RackweaveError(f"{arguments.inside}: {error.strerror}") from error
+    _print(json.dumps(report, indent=1))
+    return 1 if report["blocked"] else 0
 
 
 def _documents(directory: str) -> list[NodeDocument]:

@@ -66,6 +66,7 @@ SEVERITIES = {
     "slurm-version": WARN,
     "socket-interface": BLOCK,
     "topology-file": BLOCK,
+    "unplanned-variable": WARN,
 }
 
 

@@ -95,7 +95,9 @@ def _whole(element: ElementTree.Element, path: str, unit: str) -> int | None:
     value = _text(element, path)
     if value is None:
         return None
-    match = re.fullmatch(rf"(\d+)(?:\.\d+)?{' ' + unit if unit else ''}", value)
+    # Only watts have decimals, always two; "1.980 MHz" would be another locale's 1980.
+    decimals = r"(?:\.\d{2})?" if unit == "W" else ""
+    match = re.fullmatch(rf"(\d+){decimals}{' ' + unit if unit else ''}", value)
     if not match:
         raise ParseError(f"{TOOL}: {path} is {excerpt(value)}, not a number{' of ' + unit if unit else ''}")
     return int(match[1])
