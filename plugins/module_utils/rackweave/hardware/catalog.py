@@ -27,6 +27,8 @@ class Gpu:
         nic_gbps: per GPU, of the usual host (assumed when no document says otherwise).
         host_link_bytes_per_second: GPU to host memory, one direction.
         host_memory_bytes: of the usual host, all its GPUs together.
+        generation: the family whose kernels it runs.
+        board_power_w: what the board may draw; sustained rates follow it.
         source: where the figures are from.
     """
 
@@ -45,6 +47,7 @@ class Gpu:
     host_link_bytes_per_second: float
     host_memory_bytes: int
     generation: str
+    board_power_w: float
     source: str
 
     def peak_flops_per_second(self, precision: str) -> float:
@@ -74,76 +77,76 @@ _FIELDS = (
         "A100-40GB",
         ("A100-SXM4-40GB", "A100-40GB-SXM"),
         (40960, 312.0, 0, 0, 0, 1555, 300, 8, 8, 200, 32, 1000),
-        "ampere",
+        ("ampere", 400),
         _A100,
     ),
     (
         "A100-80GB",
         ("A100-SXM4-80GB", "A100-80GB-SXM", "A100", "A100-SXM", "A100-SXM(DGX)"),
         (81920, 312.0, 0, 0, 0, 2039, 300, 8, 8, 200, 32, 2000),
-        "ampere",
+        ("ampere", 400),
         _A100,
     ),
     (
         "H100",
         ("H100 80GB HBM3", "H100-SXM", "H100-80GB-SXM", "H100-80GB", "H100 SXM5"),
         (81559, 989.4, 1978.9, 0, 0, 3350, 450, 8, 8, 400, 64, 2000),
-        "hopper",
+        ("hopper", 700),
         _H100,
     ),
     (
         "H100-PCIe",
         ("H100 PCIe",),
         (81559, 756.0, 1513.0, 0, 0, 2000, 300, 2, 8, 200, 64, 1000),
-        "hopper",
+        ("hopper", 350),
         _H100,
     ),
     (
         "H100-NVL",
         ("H100 NVL",),
         (95830, 835.0, 1671.0, 0, 0, 3900, 300, 2, 8, 200, 64, 1000),
-        "hopper",
+        ("hopper", 400),
         _H100,
     ),
     (
         "H100-96GB-HBM2e",
         ("H100-96GB-HBM2e(500W)", "H100 96GB HBM2e"),
         (97280, 989.4, 1978.9, 0, 0, 2400, 450, 8, 8, 400, 64, 2000),
-        "hopper",
+        ("hopper", 500),
         "torchtitan benchmarks: H100 with HBM2e, 2.4 TB/s, 500 W cap, 400 Gb/s a GPU",
     ),
     (
         "H200",
         ("H200", "H200-141GB-SXM", "H200 SXM"),
         (143771, 989.4, 1978.9, 0, 0, 4800, 450, 8, 8, 400, 64, 2000),
-        "hopper",
+        ("hopper", 700),
         "NVIDIA H200 data sheet (dense = sparse/2); host: DGX H200",
     ),
     (
         "B200",
         ("B200", "B200-SXM"),
         (183359, 2250.0, 4500.0, 4500.0, 9000.0, 8000, 900, 8, 8, 400, 64, 2000),
-        "blackwell",
+        ("blackwell", 1000),
         _BLACKWELL,
     ),
     (
         "GB200",
         ("GB200",),
         (189471, 2500.0, 5000.0, 5000.0, 10000.0, 8000, 900, 72, 4, 400, 450, 960),
-        "blackwell",
+        ("blackwell", 1200),
         _BLACKWELL,
     ),
     (
         "GB300",
         ("GB300",),
         (284208, 2500.0, 5000.0, 5000.0, 15000.0, 8000, 900, 72, 4, 800, 450, 960),
-        "blackwell",
+        ("blackwell", 1400),
         _BLACKWELL,
     ),
 )
 
 
-def _row(name: str, products: tuple[str, ...], figures: tuple[float, ...], generation: str, source: str) -> Gpu:
+def _row(name: str, products: tuple[str, ...], figures: tuple[float, ...], kind: tuple[str, float], source: str) -> Gpu:
     mib, bf16, fp8, mxfp8, nvfp4, hbm, nvlink, domain, per_host, nic, link, memory = figures
     return Gpu(
         name=name,
@@ -160,12 +163,16 @@ def _row(name: str, products: tuple[str, ...], figures: tuple[float, ...], gener
         nic_gbps=nic,
         host_link_bytes_per_second=link * 1e9,
         host_memory_bytes=int(memory * 1e9),
-        generation=generation,
+        generation=kind[0],
+        board_power_w=kind[1],
         source=source,
     )
 
 
 GPUS = {fields[0]: _row(*fields) for fields in _FIELDS}
+
+# The part of each generation whose peak and power others are measured against: they share its die.
+REFERENCE = {"ampere": GPUS["A100-80GB"], "hopper": GPUS["H100"], "blackwell": GPUS["B200"]}
 
 
 def _plain(text: str) -> str:

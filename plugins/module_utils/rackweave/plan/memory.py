@@ -1,0 +1,162 @@
+"""Memory of one GPU by component, in three totals: allocated, reserved and what nvidia-smi shows.
+
+Closed forms of arXiv:2205.05198 generalised to GQA, gated feed-forward blocks, mixtures of experts and latent attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .activations import hidden_bytes, layer_bytes, logits_bytes, saved_bytes
+from .architecture import Architecture
+from .constants import Constants
+from .machine import Software
+from .rules import Layout
+from .shapes import StageParameters, micro_batches_in_flight, moe_layers_of_stage, stage_layer_counts, stage_parameters
+
+GIB = 2**30
+_GRADIENT_BYTES = 2  # a weight gradient leaves its product in 16 bit before it is added to the accumulated one
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes of one rank of one pipeline stage by component."""
+
+    stage: int
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    gathered: float
+    working_set: float
+    pipeline_buffers: float
+    cached: float
+    context: float
+
+    @property
+    def allocated(self) -> float:
+        """Bytes of live tensors at the peak: torch's max_memory_allocated."""
+        states = self.weights + self.gradients + self.optimizer
+        return states + self.activations + self.logits + self.gathered + self.working_set + self.pipeline_buffers
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that the caching allocator holds: torch's max_memory_reserved."""
+        return self.allocated + self.cached
+
+    @property
+    def nvidia_smi(self) -> float:
+        """Bytes that nvidia-smi shows for the process: reserved memory and the CUDA context with its libraries."""
+        return self.reserved + self.context
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the components and the three totals in GiB."""
+        names = [field.name for field in fields(self) if field.name != "stage"]
+        parts = {f"{name}_gib": round(getattr(self, name) / GIB, 3) for name in names}
+        totals = {
+            "allocated_gib": round(self.allocated / GIB, 3),
+            "reserved_gib": round(self.reserved / GIB, 3),
+            "nvidia_smi_gib": round(self.nvidia_smi / GIB, 3),
+        }
+        return {"stage": self.stage, **parts, **totals}
+
+
+def stage_memory(
+    model: Architecture, layout: Layout, software: Software, constants: Constants, stage: int
+) -> StageMemory:
+    """Return the memory of one rank of a stage at the peak of a step."""
+    sizes = layout.sizes
+    layers = stage_layer_counts(model, layout)[stage]
+    held = stage_parameters(model, sizes, layers, stage)
+    weights, gradients, optimizer = state_bytes(layout, software, held)
+    moe = moe_layers_of_stage(model, sizes, layers, stage)
+    kept = (layers - moe) * saved_bytes(model, layout, software, False)
+    kept += moe * saved_bytes(model, layout, software, True) if moe else 0.0
+    activations = micro_batches_in_flight(layout, stage) * kept
+    last = stage == sizes.pipeline_parallel_size - 1
+    logits = logits_bytes(model, layout, software.loss_bytes) if last else 0.0
+    whole = layer_bytes(model, layout, software, False)
+    working = (constants.backward_layers + (1.0 if layout.recompute == "full" else 0.0)) * whole
+    working += _GRADIENT_BYTES * _largest_matrices(model, layout, last)
+    working += constants.allocated_base_gib * GIB
+    gathered = _gathered_bytes(model, layout, held) + software.bucket_bytes
+    buffers = 2 * hidden_bytes(model, layout) if sizes.pipeline_parallel_size > 1 else 0.0
+    live = weights + gradients + optimizer + activations + logits + gathered + working + buffers
+    return StageMemory(
+        stage=stage,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        logits=logits,
+        gathered=gathered,
+        working_set=working,
+        pipeline_buffers=buffers,
+        cached=constants.cached_share * live,
+        context=constants.context_gib * GIB,
+    )
+
+
+def peak_memory(
+    model: Architecture, layout: Layout, software: Software, constants: Constants, last_only: bool = False
+) -> StageMemory:
+    """Return the memory of the stage that needs most, or of the last one.
+
+    Only the first two and the last stage can be worst: embedding and most micro-batches, most layers, or the head.
+    """
+    last = layout.sizes.pipeline_parallel_size - 1
+    stages = [last] if last_only else sorted({0, min(1, last), last})
+    found = [stage_memory(model, layout, software, constants, stage) for stage in stages]
+    return max(found, key=lambda memory: memory.allocated)
+
+
+def state_bytes(layout: Layout, software: Software, held: StageParameters) -> tuple[float, float, float]:
+    """Return the bytes of weights, gradients and optimizer states of one rank.
+
+    ZeRO shards optimizer states from stage 1, gradients from 2, weights from 3 (arXiv:1910.02054); fp32 master weights
+    and two moments are 12 bytes a parameter. Expert parameters are sharded over fewer ranks.
+    """
+    sizes = layout.sizes
+    replicas = sizes.data_parallel_size * sizes.context_parallel_size
+    dense = _state_bytes(layout, software, held.dense, replicas)
+    if not held.expert:
+        return dense
+    expert_replicas = max(1, replicas * sizes.tensor_parallel_size // sizes.expert_parallel_size)
+    expert = _state_bytes(layout, software, held.expert, expert_replicas)
+    return dense[0] + expert[0], dense[1] + expert[1], dense[2] + expert[2]
+
+
+def _state_bytes(layout: Layout, software: Software, parameters: float, replicas: int) -> tuple[float, float, float]:
+    stage = layout.zero_stage
+    weights = parameters * 2 / (replicas if stage >= 3 else 1)
+    if software.trains == "adapters":
+        return weights, 0.0, 0.0
+    gradients = parameters * software.gradient_bytes / (replicas if stage >= 2 else 1)
+    optimizer = parameters * 12 / (replicas if stage >= 1 else 1)
+    if software.fp32_weights:
+        # torch FSDP keeps fp32 weights and gradients as the master copy: 4 + 4 + 8 bytes.
+        return parameters * 4 / replicas, parameters * 4 / replicas, parameters * 8 / replicas
+    return weights, gradients, optimizer
+
+
+def _gathered_bytes(model: Architecture, layout: Layout, held: StageParameters) -> float:
+    """Return the bytes of whole layers that ZeRO-3 holds: this one, the next, and the gradient of one.
+
+    With a pipeline the whole stage stays gathered, and its fp32 gradients whole, until its last micro-batch.
+    """
+    if layout.zero_stage < 3:
+        return 0.0
+    if layout.sizes.pipeline_parallel_size > 1:
+        return (2 + 4) * held.total
+    layer = max(model.layer_parameters, model.moe_layer_parameters) / layout.sizes.tensor_parallel_size
+    ends = model.vocab_size * model.hidden_size / layout.sizes.tensor_parallel_size
+    return 2 * (3 * layer + 2 * ends)
+
+
+def _largest_matrices(model: Architecture, layout: Layout, last: bool) -> float:
+    """Return the parameters whose gradients exist beside the accumulated ones: widest layer matrix and head."""
+    tensor = layout.sizes.tensor_parallel_size
+    first = (2 if model.gated else 1) * model.hidden_size * model.ffn_hidden_size
+    head = model.vocab_size * model.hidden_size if last else 0
+    return (first + head) / tensor

@@ -1,0 +1,58 @@
+"""Fit the planner's constants to published measurements; write `plan/fitted.py` and `docs/accuracy.md`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from rackweave.cli.score import load_table
+from rackweave.plan.constants import Constants
+from rackweave.plan.refit import cross_validated, fit_all
+from rackweave.plan.scoring import predict, report, with_recompute
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "tests/fixtures/planner/planner-validation.csv"
+FITTED = ROOT / "plugins/module_utils/rackweave/plan/fitted.py"
+
+
+def main() -> None:
+    """Fit twice, because what memory fits decides which recomputation is assumed where a source is silent."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    arguments = parser.parse_args()
+    table = load_table(arguments.rows)
+    constants = Constants.shipped()
+    for _ in range(2):
+        rows = [with_recompute(row, constants) for row in table.rows]
+        constants = fit_all(rows, constants)
+    rows = [with_recompute(row, constants) for row in table.rows]
+    plain = report(table, [predict(row, constants) for row in rows])
+    crossed = report(table, cross_validated(rows, constants))
+    FITTED.write_text(fitted_text(constants, len(rows), plain, crossed), encoding="utf-8")
+    for name, result in (("shipped", plain), ("cross-validated", crossed)):
+        print(name, result["step"]["balanced_mape_without_vts"], result["memory"], result["oom"], result["ranking"])
+
+
+def fitted_text(constants: Constants, rows: int, plain: dict, crossed: dict) -> str:
+    """Return the source text of `fitted.py`."""
+    values = "\n".join(f'    "{field.name}": {getattr(constants, field.name):.6g},' for field in fields(constants))
+    return f'''"""Values of the fitted constants; written by `make fit`, not by hand."""
+
+from __future__ import annotations
+
+VALUES: dict[str, float] = {{
+{values}
+}}
+
+# How they were found: scripts/fit on tests/fixtures/planner/planner-validation.csv.
+RECORD: dict[str, float] = {{
+    "rows": {rows},
+    "step_error_percent": {plain["step"]["balanced_mape_without_vts"]},
+    "step_error_cross_validated_percent": {crossed["step"]["balanced_mape_without_vts"]},
+}}
+'''
+
+
+if __name__ == "__main__":
+    main()
