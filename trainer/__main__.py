@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import logging
+import mmap
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from .config import JobConfig, read_job
 from .environment import LaunchEnvironment, read_environment
 from .errors import StopError, TrainerError
 from .outcome import Exit, Result, classify, write_result
 
+if TYPE_CHECKING:
+    from .telemetry import EventLog, PhaseMarker
+
 LOG = logging.getLogger("trainer")
+PARACHUTE_BYTES = 1 << 26
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,37 +44,74 @@ def _run(job: JobConfig, environment: LaunchEnvironment) -> int:
 
     prepare_platform(cuda=job.train.backend == "nccl")
     # Megatron is imported by these modules, so they may be loaded only now.
+    # The last one only so that a report of exhausted memory need not load it.
+    from . import failure  # noqa: F401
     from .job import Reporting, run_job
     from .requests import ExitRequests
     from .telemetry import EventLog, PhaseMarker
 
     marker = PhaseMarker(job.attempt / "phase" / f"{environment.rank}.json", environment.rank, environment.host)
     events = EventLog(job.attempt / "events.jsonl", environment.rank, writer=environment.rank == 0)
-
-    def finish(end: Exit, reason: str) -> None:
-        write_result(job.attempt, Result(environment.rank, environment.host, end, reason, marker.phase, marker.step))
-        events.write("end", exit=end.label, code=end.value, reason=reason, step=marker.step)
+    ending = _Ending(job, environment, marker, events)
 
     def ended_by_signal() -> None:
-        finish(Exit.RETRY, f"ended by SIGTERM in phase {marker.phase}")
+        ending.write(Exit.RETRY, f"ended by SIGTERM in phase {marker.phase}")
         os._exit(Exit.RETRY.value)
 
     reporting = Reporting(events, marker, ExitRequests(job.attempt, environment.rank == 0, ended_by_signal))
-    return _recorded(lambda: run_job(job, environment, reporting), finish, environment.rank)
+    return _recorded(lambda: run_job(job, environment, reporting), ending)
 
 
-def _recorded(run: Callable[[], int], finish: Callable[[Exit, str], None], rank: int) -> int:
+@dataclass(frozen=True)
+class _Ending:
+    """Writes how this rank ended."""
+
+    job: JobConfig
+    environment: LaunchEnvironment
+    marker: PhaseMarker
+    events: EventLog
+    parachute: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, PARACHUTE_BYTES))
+    """Address space that nobody touches, so it costs nothing until it is given up."""
+
+    def write(self, end: Exit, reason: str) -> None:
+        """Write the result, and the event that closes the log."""
+        phase, step = self.marker.phase, self.marker.step
+        rank, host = self.environment.rank, self.environment.host
+        write_result(self.job.attempt, Result(rank, host, end, reason, phase, step))
+        self.events.write("end", exit=end.label, code=end.value, reason=reason, step=step)
+
+    def explain(self, error: BaseException, end: Exit) -> str:
+        """Return the sentence for a failure, after writing what helps to understand it."""
+        from .failure import Where, dump_collectives, is_out_of_memory, report_out_of_memory
+
+        environment = self.environment
+        device = "cpu" if self.job.train.backend == "gloo" else f"cuda:{environment.local_rank}"
+        where = Where(self.job.attempt, environment.rank, environment.host, self.marker.phase, self.marker.step, device)
+        if is_out_of_memory(error):
+            # Room for the report itself.
+            self.parachute.close()
+            return report_out_of_memory(where)
+        if end is Exit.RETRY:
+            dump_collectives(where)
+        if isinstance(error, TrainerError):
+            return str(error)
+        first_line = (str(error).strip() or "no message").splitlines()[0]
+        return f"{type(error).__name__}: {first_line}"
+
+
+def _recorded(run: Callable[[], int], ending: _Ending) -> int:
     """Run under torchrun's error recorder; turn every end into a result, and a failure into an immediate exit."""
     from torch.distributed.elastic.multiprocessing.errors import record
 
     try:
         done = record(run)()
-        finish(Exit.DONE, f"step {done} reached")
+        ending.write(Exit.DONE, f"step {done} reached")
     except BaseException as error:
         end = classify(error)
-        finish(end, _sentence(error))
-        if rank == 0 or not isinstance(error, TrainerError):
-            LOG.error("%s: %s", end.label, _sentence(error))
+        sentence = ending.explain(error, end)
+        ending.write(end, sentence)
+        if ending.environment.rank == 0 or not isinstance(error, TrainerError):
+            LOG.error("%s: %s", end.label, sentence)
         if not isinstance(error, TrainerError):
             traceback.print_exception(error)
         if end is Exit.SAVED:
@@ -87,13 +130,6 @@ def _refuse(attempt: Path, environment: LaunchEnvironment | None, error: StopErr
     if environment is not None and attempt.is_dir():
         write_result(attempt, Result(environment.rank, environment.host, Exit.STOP, str(error), "start", None))
     return Exit.STOP.value
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, TrainerError):
-        return str(error)
-    first_line = (str(error).strip() or "no message").splitlines()[0]
-    return f"{type(error).__name__}: {first_line}"
 
 
 def _log_to_stderr(rank: int) -> None:

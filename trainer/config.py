@@ -352,6 +352,27 @@ class TelemetryConfig:
 
 
 @dataclass(frozen=True)
+class GuardConfig:
+    """What happens when a loss is no number, or above `spike_factor` times the median of the last `window` losses.
+
+    `policy`: stop, skip (drop the batch's gradients) or rollback (to the last checkpoint, past the batch's data).
+    After more than `limit` such steps in a row the job stops in any case.
+    """
+
+    policy: str = "stop"
+    spike_factor: float | None = None
+    window: int = 50
+    limit: int = 5
+
+    def __post_init__(self) -> None:
+        require_choice("guard.policy", self.policy, ("stop", "skip", "rollback"))
+        require_at_least(self, 8, "window")
+        require_at_least(self, 1, "limit")
+        if self.spike_factor is not None and self.spike_factor <= 1.0:
+            raise StopError(f"guard.spike_factor={self.spike_factor} must be above 1")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """train.json."""
 
@@ -369,6 +390,7 @@ class TrainConfig:
     dropout: DropoutConfig
     telemetry: TelemetryConfig
     engine: str = "deepspeed"
+    guard: GuardConfig = GuardConfig()
 
     def __post_init__(self) -> None:
         if self.schema != TRAIN_SCHEMA:

@@ -8,15 +8,17 @@ from typing import Any
 from .config import JobConfig
 from .errors import StopError
 
+LARGEST_BUCKET = 500_000_000
 SECTIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def deepspeed_settings(job: JobConfig, manual_boundary: bool) -> dict[str, Any]:
+def deepspeed_settings(job: JobConfig, manual_boundary: bool, largest_useful_bucket: int) -> dict[str, Any]:
     """Return the configuration to initialise DeepSpeed with.
 
     Args:
         manual_boundary: True where each backward is told whether it is the last of the step; False where step() is
             the boundary, so that gradients can be changed (tied embeddings) before they are reduced.
+        largest_useful_bucket: elements that this rank holds; a larger communication bucket would stay empty.
 
     Raises:
         StopError: if ds_config.json contradicts the plan.
@@ -30,6 +32,10 @@ def deepspeed_settings(job: JobConfig, manual_boundary: bool) -> dict[str, Any]:
     zero.setdefault("contiguous_gradients", True)
     zero.setdefault("overlap_comm", False)
     zero.setdefault("round_robin_gradients", False)
+    # DeepSpeed's own default is 500 million elements, whatever the model's size, and it allocates all of them.
+    bucket = min(LARGEST_BUCKET, largest_useful_bucket)
+    zero.setdefault("reduce_bucket_size", bucket)
+    zero.setdefault("allgather_bucket_size", bucket)
     if job.train.dtype in SECTIONS:
         settings.setdefault(SECTIONS[job.train.dtype], {})["enabled"] = True
     settings["gradient_clipping"] = job.train.optimizer.clip_grad

@@ -37,7 +37,7 @@ class DeepSpeedZero:
         self._tied = job.plan.model.tied_embeddings and job.plan.sizes.pipeline_parallel_size > 1
         self._mark_tied_copy(job)
         optimizer = _adam(job, infos, mesh.device)
-        settings = deepspeed_settings(job, manual_boundary=not self._tied)
+        settings = deepspeed_settings(job, not self._tied, sum(info.parameter.numel() for info in infos))
         deepspeed.init_distributed(
             dist_backend=job.train.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
         )

@@ -18,6 +18,7 @@ from .deepspeed_config import check_deepspeed
 from .engine import build_engine
 from .environment import LaunchEnvironment
 from .errors import StopError
+from .guard import LossGuard
 from .loop import LoopParts, evaluate, run_training
 from .mesh import Mesh, build_mesh, close_mesh, seed_mesh
 from .model.build import build_stages
@@ -84,6 +85,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         events=reporting.events,
         marker=reporting.marker,
         requests=reporting.requests,
+        guard=LossGuard(job.train.guard),
     )
     if first_step == 0 and job.train.evaluation.interval:
         evaluate(parts, 0)

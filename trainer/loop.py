@@ -15,6 +15,7 @@ from .data.samples import Sampler
 from .engine import Engine, learning_rate
 from .errors import SavedAndExit, StopError
 from .flops import model_flops_per_token
+from .guard import Action, Judgement, LossGuard
 from .mesh import Mesh
 from .requests import ExitRequests
 from .schedule import Schedule
@@ -35,6 +36,7 @@ class LoopParts:
     events: EventLog
     marker: PhaseMarker
     requests: ExitRequests
+    guard: LossGuard
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,10 @@ def run_training(parts: LoopParts, first_step: int) -> int:
     train = parts.job.train
     step = first_step
     while step < train.steps:
-        began = time.perf_counter()
-        facts = _one_step(parts, step, began)
+        facts, judgement = _one_step(parts, step)
+        if judgement.action is Action.ROLL_BACK:
+            step = _roll_back(parts, step, judgement)
+            continue
         step += 1
         if facts.exit_requested:
             parts.checkpoints.save(step, wait=True)
@@ -72,18 +76,47 @@ def run_training(parts: LoopParts, first_step: int) -> int:
     return step
 
 
-def _one_step(parts: LoopParts, step: int, began: float) -> _Facts:
+def _one_step(parts: LoopParts, step: int) -> tuple[_Facts, Judgement]:
+    """Run one step; return what the ranks agreed on, and what the guard made of it."""
+    began = time.perf_counter()
     losses = parts.schedule.train(parts.train_sampler, step)
     rate = learning_rate(parts.job.train.optimizer, step)
     facts = _agree(parts, losses)
-    if not math.isfinite(facts.loss):
-        raise StopError(f"the loss of step {step + 1} is {facts.loss}")
-    parts.marker.set("optimizer_step", step)
-    parts.checkpoints.before_step()
-    report = parts.engine.step(rate)
+    judgement = parts.guard.judge(step + 1, facts.loss)
+    norm = float("nan")
+    if judgement.action is Action.APPLY:
+        parts.marker.set("optimizer_step", step)
+        parts.checkpoints.before_step()
+        report = parts.engine.step(rate)
+        norm = report.grad_norm
+        judgement = parts.guard.judge_norm(step + 1, norm, applied=not report.skipped)
+    else:
+        parts.engine.skip()
+    _tell(parts, step + 1, judgement)
     seconds = time.perf_counter() - began
-    parts.events.write("step", **_step_record(parts, step + 1, facts.loss, report.grad_norm, rate, seconds))
-    return facts
+    parts.events.write("step", **_step_record(parts, step + 1, facts.loss, norm, rate, seconds))
+    return facts, judgement
+
+
+def _tell(parts: LoopParts, step: int, judgement: Judgement) -> None:
+    if judgement.action is Action.APPLY:
+        return
+    parts.events.write("guard", step=step, action=judgement.action.value, reason=judgement.reason)
+    if judgement.action is Action.STOP:
+        raise StopError(judgement.reason)
+
+
+def _roll_back(parts: LoopParts, step: int, judgement: Judgement) -> int:
+    """Load the newest whole checkpoint and move the data position past the batch of `step`; return the steps done."""
+    parts.checkpoints.settle()
+    chosen = parts.checkpoints.choose()
+    if chosen is None:
+        raise StopError(f"{judgement.reason}; there is no checkpoint to roll back to")
+    done = parts.checkpoints.load(chosen)
+    parts.checkpoints.skip_samples((step + 1 - done) * parts.job.plan.sizes.global_batch_size)
+    parts.train_sampler.offset = parts.checkpoints.sample_offset
+    parts.guard.rolled_back()
+    return done
 
 
 def _agree(parts: LoopParts, losses: list[torch.Tensor]) -> _Facts:
@@ -111,7 +144,7 @@ def _step_record(
     peak = parts.job.train.telemetry.peak_flops_per_second
     return {
         "step": step,
-        "loss": loss,
+        "loss": loss if math.isfinite(loss) else None,
         "grad_norm": grad_norm if math.isfinite(grad_norm) else None,
         "lr": rate,
         "tokens_per_second": tokens_per_second,

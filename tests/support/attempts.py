@@ -148,7 +148,7 @@ def make_attempt(
     }
     train["checkpoint"]["directory"] = str(where.parent / "checkpoints")
     for name, value in changes.items():
-        train[name] = {**train[name], **value} if isinstance(value, dict) else value
+        train[name] = {**train.get(name, {}), **value} if isinstance(value, dict) else value
     where.mkdir(parents=True)
     (where / "plan.json").write_text(json.dumps(plan(model, chosen, train["run"], [host], chosen["world_size"])))
     (where / "train.json").write_text(json.dumps(train))

@@ -74,3 +74,46 @@ def compare_with_megatron(attempt: str, out: str) -> None:
     }
     (Path(out) / "facts.json").write_text(json.dumps(facts))
     close_mesh()
+
+
+def train_with_losses(attempt: str, planted: dict[str, float]) -> None:
+    """Run the trainer with the loss of some steps (numbered from one) replaced by a factor of itself, once each.
+
+    The gradients are real; only what the last stage reports is changed, as a damaged batch would.
+    """
+    import trainer.schedule
+
+    original = trainer.schedule.Schedule.train
+    left = {int(step): factor for step, factor in planted.items()}
+
+    def train(self: Any, sampler: Any, step: int) -> list[torch.Tensor]:
+        losses = original(self, sampler, step)
+        factor = left.pop(step + 1, 1.0)
+        return [loss * factor for loss in losses]
+
+    trainer.schedule.Schedule.train = train  # type: ignore[method-assign]
+    _main(attempt)
+
+
+def train_with_memory_cap(attempt: str, phase: str, step: int | None = None) -> None:
+    """Run the trainer, and let no further memory be mapped from the moment when it enters a phase."""
+    import resource
+
+    import trainer.telemetry
+
+    original = trainer.telemetry.PhaseMarker.set
+
+    def set_phase(self: Any, entered: str, at: int | None = None, micro_batch: int | None = None) -> None:
+        original(self, entered, at, micro_batch)
+        if entered == phase and (step is None or at == step):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * 4096, resource.RLIM_INFINITY))
+
+    trainer.telemetry.PhaseMarker.set = set_phase  # type: ignore[method-assign]
+    _main(attempt)
+
+
+def _main(attempt: str) -> None:
+    from trainer.__main__ import main
+
+    os._exit(main(["--attempt", attempt]))

@@ -138,6 +138,14 @@ class CheckpointKeeper:
             self._thread.start()
         self._marker.set(phase, step)
 
+    def settle(self) -> None:
+        """Wait for a save in flight."""
+        self._finish()
+
+    def skip_samples(self, count: int) -> None:
+        """Move the data position on; the checkpoints that follow keep it."""
+        self.sample_offset += count
+
     def close(self) -> None:
         """Wait for a save in flight, and give the directory up."""
         if self._thread is not None:

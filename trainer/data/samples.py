@@ -106,7 +106,7 @@ class Sampler:
     def __init__(self, blend: Blend, sizes: SizesConfig, dp_rank: int, vocab_size: int, offset: int = 0) -> None:
         """`offset` is the global index of the first sample of step 0; not 0 after a change of the batch size."""
         self._blend, self._sizes, self._dp_rank, self._vocab_size = blend, sizes, dp_rank, vocab_size
-        self._offset = offset
+        self.offset = offset
 
     def micro_batch(self, step: int, index: int) -> Batch:
         """Return micro-batch `index` of optimizer step `step` (both from zero).
@@ -116,7 +116,7 @@ class Sampler:
         """
         sizes = self._sizes
         row = index * sizes.data_parallel_size + self._dp_rank
-        first = self._offset + step * sizes.global_batch_size + row * sizes.micro_batch_size
+        first = self.offset + step * sizes.global_batch_size + row * sizes.micro_batch_size
         rows = np.stack([self._blend.sample(first + offset) for offset in range(sizes.micro_batch_size)])
         highest = int(rows.max())
         if highest >= self._vocab_size:

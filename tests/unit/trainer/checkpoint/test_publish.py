@@ -1,0 +1,208 @@
+"""A checkpoint directory never shows anything but whole checkpoints, whatever happens while one is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.saver import NAMES, Saver, save_steps, snapshot, value
+from trainer.checkpoint.__main__ import main
+from trainer.checkpoint.directory import CheckpointDirectory, Published
+from trainer.checkpoint.publish import Publisher, Writers
+from trainer.checkpoint.storage import HashingStream, RestrictedReader
+from trainer.checkpoint.verify import check_published, read_tensor
+from trainer.errors import RetryError, StopError
+
+STEPS = ["begin", "write", "manifest", "check", "metadata", "rename", "validate", "validated", "latest", "retire"]
+
+
+@pytest.fixture(scope="module")
+def saver() -> Iterator[Saver]:
+    """A process that saves and dies."""
+    process = Saver()
+    yield process
+    process.close()
+
+
+def newest_whole(where: Path) -> Published | None:
+    """Return what a resuming job would choose."""
+    for checkpoint in CheckpointDirectory(where, "torture").published():
+        try:
+            check_published(checkpoint.path)
+        except StopError:
+            continue
+        return checkpoint
+    return None
+
+
+def assert_content(checkpoint: Published) -> None:
+    metadata = RestrictedReader(checkpoint.path).read_metadata()
+    for name in NAMES:
+        stored: Any = metadata.state_dict_metadata[name]
+        assert torch.equal(read_tensor(checkpoint.path, name, stored), value(name, checkpoint.step))
+
+
+@pytest.mark.parametrize("at", STEPS)
+def test_a_kill_at_any_step_leaves_the_newest_published_one_loadable(at: str, saver: Saver, tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    saver.start(tmp_path, range(3, 4), die_at=at)
+    assert saver.wait() == -signal.SIGKILL
+    found = newest_whole(tmp_path)
+    assert found is not None
+    assert found.step == (3 if STEPS.index(at) > STEPS.index("rename") else 2)
+    assert_content(found)
+    pointer = CheckpointDirectory(tmp_path, "torture").latest()
+    assert pointer is not None
+    check_published(tmp_path / pointer)
+
+
+def test_after_a_kill_the_next_job_cleans_up_and_saves_again(saver: Saver, tmp_path: Path) -> None:
+    saver.start(tmp_path, range(1, 2), die_at="metadata")
+    saver.wait()
+    assert (tmp_path / "step_1.tmp").is_dir()
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1", "step_2"]
+
+
+def test_two_hundred_random_kills_lose_nothing_that_was_published(saver: Saver, tmp_path: Path) -> None:
+    where, record = tmp_path / "checkpoints", tmp_path / "record"
+    record.touch()
+    chance = random.Random(11)
+    for _ in range(200):
+        done = [int(line) for line in record.read_text().split()]
+        first = (done[-1] if done else 0) + 1
+        child = saver.start(where, range(first, first + 50), record=record)
+        time.sleep(chance.uniform(0.0, 0.12))
+        os.kill(child, signal.SIGKILL)
+        assert saver.wait() == -signal.SIGKILL
+        published = [int(line) for line in record.read_text().split()]
+        if published:
+            found = newest_whole(where)
+            assert found is not None
+            assert found.step >= published[-1]
+            assert_content(found)
+    assert len(published) > 50
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "metadata", "manifest", "state"])
+def test_damage_is_found_and_the_one_before_is_chosen(damage: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    newest = tmp_path / "step_2"
+    shard = newest / "__0_0.distcp"
+    if damage == "flip":
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 3] ^= 0x10
+        shard.write_bytes(content)
+    elif damage == "truncate":
+        os.truncate(shard, shard.stat().st_size - 1)
+    else:
+        names = {"metadata": ".metadata", "manifest": "manifest/0.json", "state": "state.json"}
+        (newest / names.get(damage, "__0_0.distcp")).unlink()
+    with pytest.raises(StopError, match="step_2"):
+        check_published(newest)
+    found = newest_whole(tmp_path)
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_full_disk_fails_the_save_and_leaves_no_half_written_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_steps(tmp_path, range(1, 2), lambda name: None)
+
+    def full(self: HashingStream, view: memoryview) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(HashingStream, "_write_whole", full)
+    with pytest.raises(RetryError, match=r"checkpoint of step 2 was not written: .*No space left on device"):
+        save_steps(tmp_path, range(2, 3), lambda name: None)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1"]
+
+
+def test_a_flipped_byte_between_write_and_read_back_keeps_the_pointer_on_the_one_before(tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 2), lambda name: None)
+
+    def flip(name: str) -> None:
+        if name == "validate":
+            shard = tmp_path / "step_2/__0_0.distcp"
+            content = bytearray(shard.read_bytes())
+            content[100] ^= 1
+            shard.write_bytes(content)
+
+    with pytest.raises(RetryError, match="sha256 differs"):
+        save_steps(tmp_path, range(2, 3), flip)
+    assert CheckpointDirectory(tmp_path, "torture").latest() == "step_1"
+
+
+def test_retention_keeps_the_last_validated_ones_the_pointer_and_the_start(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path, "torture")
+    directory.claim()
+    publisher = Publisher(directory, Writers(), 2, lambda name: None, lambda *_, **__: None)
+    publisher.publish(snapshot(1))
+    publisher.started_from = 1
+    for step in (2, 3, 4, 5):
+        publisher.publish(snapshot(step))
+    assert [checkpoint.step for checkpoint in directory.published()] == [5, 4, 1]
+
+
+def test_retention_counts_only_validated_checkpoints(tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 4), lambda name: None, keep=5)
+    for step in (2, 3):
+        (tmp_path / f"step_{step}/validated.json").unlink()
+    assert CheckpointDirectory(tmp_path, "torture").retire(keep=2, started_from=None) == []
+
+
+def test_somebody_elses_directory_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("do not delete")
+    with pytest.raises(StopError, match=r"holds 'thesis\.tex' but no owner\.json"):
+        CheckpointDirectory(tmp_path, "torture").claim()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_directory_of_another_run_is_refused(tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 2), lambda name: None)
+    with pytest.raises(StopError, match="belongs to the run 'torture', not to 'other'"):
+        CheckpointDirectory(tmp_path, "other").claim()
+
+
+def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    first = CheckpointDirectory(tmp_path, "torture")
+    first.claim()
+    with pytest.raises(StopError, match="is in use by another job"):
+        CheckpointDirectory(tmp_path, "torture").claim()
+    first.release()
+    CheckpointDirectory(tmp_path, "torture").claim()
+
+
+def test_metadata_that_wants_to_run_code_is_not_unpickled(tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 2), lambda name: None)
+    (tmp_path / "step_1/.metadata").write_bytes(
+        b"cos\nsystem\n(S'touch " + str(tmp_path / "owned").encode() + b"'\ntR."
+    )
+    with pytest.raises(StopError, match=r"wants (os|posix)\.system"):
+        check_published(tmp_path / "step_1")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_the_commands_list_verify_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    assert main(["--json", "list", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["step"], row["latest"], row["validated"]) for row in rows] == [(2, True, True), (1, False, True)]
+    assert main(["verify", str(tmp_path)]) == 0
+    assert main(["compare", str(tmp_path / "step_1"), str(tmp_path / "step_1")]) == 0
+    assert main(["compare", str(tmp_path / "step_1"), str(tmp_path / "step_2")]) == 1
+    os.truncate(tmp_path / "step_2/__0_0.distcp", 100)
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "has 100 bytes" in capsys.readouterr().out
+    assert main(["list", str(tmp_path / "nowhere")]) == 2

@@ -1,0 +1,199 @@
+"""How jobs end that do not run to their planned end."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.attempts import MODEL, events, losses, make_attempt, sizes
+from tests.support.launch import ForkServer, Running
+
+pytestmark = pytest.mark.multiprocess
+
+
+def result(attempt: Path, rank: int) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((attempt / f"result/{rank}.json").read_text())
+    return content
+
+
+def wait_for_step(attempt: Path, step: int, running: Running) -> None:
+    """Wait until a step is done."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if (attempt / "events.jsonl").exists() and len(losses(attempt)) >= step:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"step {step} was not reached: {running.wait(1, 0).logs[0][-2000:]}")
+
+
+def test_a_killed_rank_makes_its_peers_end_for_a_retry_with_their_collectives_dumped(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=5000)
+    running = launcher.start(attempt, 2)
+    wait_for_step(attempt, 2, running)
+    running.signal(1, signal.SIGKILL)
+    assert running.wait(60, grace_s=20).codes == [75, -9]
+    assert result(attempt, 0)["exit"] == "retry"
+    assert not (attempt / "result/1.json").exists()
+    assert (attempt / "flight/0.pickle").stat().st_size > 0
+
+
+def test_a_hung_rank_is_given_up_after_the_one_time_out_by_every_group(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(
+        tmp_path / "attempt", corpus, MODEL, sizes(2, 2, 1), steps=5000, timeouts={"collective_s": 5}
+    )
+    running = launcher.start(attempt, 4)
+    wait_for_step(attempt, 2, running)
+    running.signal(3, signal.SIGSTOP)
+    began = time.monotonic()
+    ended = running.wait(60, grace_s=12)
+    assert ended.codes == [75, 75, 75, -9]
+    assert time.monotonic() - began < 25
+    assert {result(attempt, rank)["exit"] for rank in range(3)} == {"retry"}
+    stuck = json.loads((attempt / "phase/3.json").read_text())
+    assert stuck["phase"] in ("forward", "backward", "optimizer_step")
+
+
+def test_sigterm_ends_a_rank_at_once_also_inside_a_collective(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=5000)
+    running = launcher.start(attempt, 2)
+    wait_for_step(attempt, 2, running)
+    running.signal(1, signal.SIGSTOP)
+    time.sleep(0.5)
+    began = time.monotonic()
+    running.signal(0, signal.SIGTERM)
+    assert running.wait(60, grace_s=1).codes == [75, -9]
+    assert time.monotonic() - began < 5
+    assert "ended by SIGTERM in phase" in result(attempt, 0)["reason"]
+
+
+@pytest.mark.parametrize("how", ["file", "signal"])
+def test_a_request_to_save_and_exit_loses_no_step(how: str, launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt1", corpus, MODEL, sizes(dp=2), steps=60)
+    running = launcher.start(attempt, 2)
+    wait_for_step(attempt, 3, running)
+    if how == "file":
+        (attempt / "save-and-exit").touch()
+    else:
+        running.signal(1, signal.SIGUSR1)
+    assert running.wait().codes == [77, 77]
+    done = len(losses(attempt))
+    assert done < 60
+    assert [result(attempt, rank)["step"] for rank in (0, 1)] == [done, done]
+    resumed = make_attempt(tmp_path / "attempt2", corpus, MODEL, sizes(dp=2), steps=done + 2)
+    launcher.run(resumed, 2).assert_done()
+    assert [event["step"] for event in events(resumed, "step")] == [done + 1, done + 2]
+
+
+def test_a_rank_on_another_host_than_planned_stops_all_before_the_model_is_built(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), host="node-z")
+    ended = launcher.run(attempt, 2)
+    assert ended.codes == [64, 64]
+    assert "runs on host node-a (SLURMD_NODENAME), the plan puts it on node-z" in result(attempt, 0)["reason"]
+    assert "model_build" not in {event["phase"] for event in events(attempt, "phase")}
+    assert "refused" in json.loads((attempt / "placement/1.json").read_text())["device_check"]
+
+
+def test_a_device_that_slurm_gave_otherwise_than_planned_stops_the_job(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2))
+    assert launcher.run(attempt, 2, CUDA_VISIBLE_DEVICES="1,0").codes == [64, 64]
+    assert "was given the device 1 by CUDA_VISIBLE_DEVICES=1,0" in result(attempt, 0)["reason"]
+
+
+def test_a_plan_for_another_world_size_is_refused(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(2, 2, 2))
+    assert launcher.run(attempt, 2).codes == [64, 64]
+    assert result(attempt, 1)["reason"] == "the plan is for world_size=8, but the job was started with world_size=2"
+
+
+def test_two_jobs_in_one_checkpoint_directory_refuse_each_other(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    other = ForkServer()
+    try:
+        first = make_attempt(tmp_path / "attempt1", corpus, MODEL, sizes(zero_stage=1), steps=5000)
+        running = launcher.start(first, 1)
+        wait_for_step(first, 1, running)
+        second = make_attempt(tmp_path / "attempt2", corpus, MODEL, sizes(zero_stage=1))
+        assert other.run(second, 1).codes == [64]
+        assert "is in use by another job" in result(second, 0)["reason"]
+        running.signal(0, signal.SIGTERM)
+        running.wait()
+    finally:
+        other.close()
+
+
+def guarded(
+    launcher: ForkServer, corpus: Path, where: Path, policy: dict[str, Any], planted: dict[int, float], **changes: Any
+) -> tuple[Path, list[int]]:
+    attempt = make_attempt(where / "attempt", corpus, MODEL, sizes(dp=2), guard=policy, **changes)
+    call = "tests.support.ranks:train_with_losses"
+    return attempt, launcher.call(call, attempt, 2, attempt=str(attempt), planted=planted).codes
+
+
+def test_a_loss_that_is_no_number_stops_the_job_by_default(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    attempt, codes = guarded(launcher, corpus, tmp_path, {"policy": "stop"}, {4: math.nan})
+    assert codes == [64, 64]
+    assert result(attempt, 0)["reason"] == "the loss of step 4 is nan"
+    assert len(losses(attempt)) == 3
+
+
+def test_the_policy_skip_drops_that_batch_only(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    attempt, codes = guarded(launcher, corpus, tmp_path, {"policy": "skip"}, {4: math.inf})
+    assert codes == [0, 0]
+    assert losses(attempt)[3] is None
+    assert [event["action"] for event in events(attempt, "guard")] == ["skip"]
+    assert losses(attempt)[9] < losses(attempt)[2]
+
+
+def test_the_policy_rollback_returns_to_the_checkpoint_and_goes_around_the_data(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    saving = {"directory": str(tmp_path / "checkpoints"), "interval": 3, "keep": 2, "mode": "sync"}
+    attempt, codes = guarded(launcher, corpus, tmp_path, {"policy": "rollback"}, {5: math.nan}, checkpoint=saving)
+    assert codes == [0, 0]
+    assert [event["step"] for event in events(attempt, "step")] == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9, 10]
+    assert losses(attempt)[5] != losses(attempt)[3]
+    state = json.loads((tmp_path / "checkpoints/step_10/state.json").read_text())
+    assert state["samples"] == (10 + 2) * 16
+
+
+def test_a_spike_is_skipped_once_the_level_is_known(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    policy = {"policy": "skip", "spike_factor": 2.0}
+    attempt, codes = guarded(launcher, corpus, tmp_path, policy, {2: 3.0, 12: 3.0}, steps=14)
+    assert codes == [0, 0]
+    assert [event["step"] for event in events(attempt, "guard")] == [12]
+
+
+BIG = {**MODEL, "num_layers": 2, "hidden_size": 512, "ffn_hidden_size": 8192, "head_dim": 128}
+
+
+@pytest.mark.parametrize("phase", ["model_build", "optimizer_init", "forward", "backward", "optimizer_step", "save"])
+def test_running_out_of_memory_is_reported_with_phase_sizes_and_advice(
+    phase: str, launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, BIG, sizes(micro_batch_size=16, zero_stage=1), steps=2)
+    call = "tests.support.ranks:train_with_memory_cap"
+    ended = launcher.call(call, attempt, 1, attempt=str(attempt), phase=phase)
+    assert ended.codes == [64], ended.logs[0][-2000:]
+    report = json.loads((attempt / "oom/0.json").read_text())
+    assert (report["phase"], report["rank"]) == (phase, 0)
+    assert report["allocated_bytes"] > 0
+    assert f"out of memory in phase {phase} on rank 0" in result(attempt, 0)["reason"]
+    if phase != "model_build":
+        assert report["largest_tensors"][0]["bytes"] >= 512 * 8192 * 4
