@@ -1,0 +1,58 @@
+"""The fabric block: what is derived from it, and contradictions named in one sentence."""
+
+import pytest
+from rackweave.errors import FabricError
+from rackweave.fabric.block import read_fabric
+
+from tests.support.documents import ROCE, fabric
+
+
+def test_everything_else_is_derived():
+    expected = fabric().expectations()
+
+    assert expected["traffic_class"] == expected["rdma_cm_tos"] == 106
+    assert expected["pfc"] == "0,0,0,1,0,0,0,0"
+    assert expected["ecn_priorities"] == [3]
+    assert expected["switch_mtu"] == 9216
+
+
+def test_a_traffic_class_stands_for_dscp_and_ecn():
+    block = read_fabric({"kind": "roce", "traffic_class": 106, "lossless_priority": 3})
+
+    assert (block.dscp, block.ecn) == (26, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lossless_priority": 5}, "dscp=26 is mapped to priority 3.*40, 41, 42, 43, 44, 45, 46, 47"),
+        ({"cnp_priority": 3, "cnp_dscp": 24}, "cnp_priority=3 is the lossless priority"),
+        ({"cnp_priority": 7}, "cnp_dscp=48 is mapped to priority 6"),
+        ({"mtu": 4100}, "mtu=4100 is too small for rdma_mtu=4096"),
+        ({"traffic_class": 104}, "traffic_class=104 means dscp=26 and ecn=False"),
+        ({"dscp": 64}, "dscp=64 must be from 0 to 63"),
+        ({"timeout": 32}, "timeout=32 must be from 1 to 31"),
+        ({"queue_pairs": 0}, "queue_pairs=0 must be from 1 to 128"),
+        ({"rdma_mtu": 9000}, "rdma_mtu=9000 must be 256"),
+        ({"kind": "omnipath"}, "kind='omnipath' must be one of roce"),
+        ({"colour": "blue"}, r"unknown key\(s\) colour"),
+        ({"rail_subnets": ["198.51.100.1/27"]}, "has host bits set"),
+        ({"rail_subnets": ["10.0.0.0/16", "10.0.1.0/24"]}, "rail_subnets 0 .* and 1 .* overlap"),
+        ({"storage_subnets": ["198.51.100.0/24"]}, "storage_subnets .* overlaps the compute subnet"),
+        ({"nics": {"only": []}}, r"nics has unknown key\(s\) only"),
+        ({"hosts": {"trn01": {"nic": {}}}}, r"hosts: trn01 has unknown key\(s\) nic"),
+        ({"variables": {"NCCL_IB_HCA": "=a,=b"}}, "'=a,b'"),
+        ({"variables": {"NCCL_DEBUG": 1}}, "NCCL_DEBUG=1 must be text"),
+        ({"dscp_to_priority": [0] * 8}, "list of 64"),
+        ({"schema": "rackweave.fabric/9"}, "rackweave.fabric/9"),
+    ],
+)
+def test_a_contradiction_is_named(changes, message):
+    with pytest.raises(FabricError, match=message):
+        read_fabric({**ROCE, **changes})
+
+
+@pytest.mark.parametrize("junk", [None, [], "roce", {}])
+def test_anything_but_a_fabric_block_is_refused(junk):
+    with pytest.raises(FabricError):
+        read_fabric(junk)

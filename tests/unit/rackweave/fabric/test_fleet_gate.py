@@ -1,0 +1,181 @@
+"""The gate: the odd node is named by majority, blocks by severity, and is waived only by name and date."""
+
+import datetime
+from dataclasses import replace
+
+import pytest
+from rackweave.errors import FabricError
+from rackweave.fabric.environment import render_environments
+from rackweave.fabric.findings import BLOCK, NOTE, SEVERITIES, WARN
+from rackweave.fabric.fleet import COMPARISONS
+from rackweave.fabric.gate import judge_fleet, read_waivers
+from rackweave.hardware.node import GpuDirect
+
+from tests.support.documents import fleet, judge, kinds, request, with_nic, with_port, with_roce
+
+TODAY = datetime.date(2027, 1, 15)
+
+
+def changed(document, section, **values):
+    return replace(document, **{section: replace(getattr(document, section), **values)})
+
+
+def all_gpus(document, **values):
+    return replace(document, gpus=tuple(replace(gpu, **values) for gpu in document.gpus))
+
+
+def test_equal_nodes_pass():
+    verdict = judge(fleet(4))
+
+    assert verdict.findings == ()
+    assert not verdict.blocked
+
+
+DIFFERENCES = {
+    "one GPU less": ("gpu-count", lambda it: replace(it, gpus=it.gpus[:7])),
+    "another GPU": ("gpu-model", lambda it: all_gpus(it, name="NVIDIA H200")),
+    "less GPU memory": ("gpu-memory", lambda it: all_gpus(it, memory_bytes=42 << 30)),
+    "ECC off": ("gpu-ecc", lambda it: all_gpus(it, ecc_enabled=False)),
+    "a lost NVLink": ("gpu-nvlink", lambda it: all_gpus(it, nvlink_links=17)),
+    "a clock limit": ("clock-limit", lambda it: all_gpus(it, max_sm_clock_mhz=1410)),
+    "a power limit": ("gpu-power-limit", lambda it: all_gpus(it, power_limit_w=500)),
+    "one NIC excluded by its state": ("compute-nic-count", lambda it: with_port(it, "mlx5_5", state="DOWN")),
+    "a slow link": ("compute-nic-rate", lambda it: with_port(it, "mlx5_5", rate_gbps=200.0)),
+    "a small MTU": ("compute-nic-mtu", lambda it: with_port(it, "mlx5_5", mtu=1500)),
+    "a small RDMA MTU": ("compute-nic-mtu", lambda it: with_port(it, "mlx5_5", active_mtu=1024)),
+    "other firmware": ("compute-nic-firmware", lambda it: with_nic(it, "mlx5_5", firmware="28.36.1010")),
+    "another card": ("compute-nic-model", lambda it: with_nic(it, "mlx5_5", board_id="MT_0000000999")),
+    "another read request": ("max-read-request", lambda it: with_nic(it, "mlx5_5", max_read_request=512)),
+    "another driver": ("nvidia-driver", lambda it: changed(it, "versions", nvidia_driver="550.90.07")),
+    "a closed kernel module": ("nvidia-driver", lambda it: changed(it, "versions", nvidia_kernel_module="proprietary")),
+    "another fabric manager": ("fabric-manager", lambda it: changed(it, "versions", fabric_manager="560.28.03")),
+    "other libraries": ("nvidia-userspace", lambda it: changed(it, "versions", nvidia_userspace="565.57.01")),
+    "another NCCL": ("nccl-version", lambda it: changed(it, "versions", nccl="2.20.5")),
+    "another kernel": ("kernel", lambda it: changed(it, "versions", kernel="6.1.0-28-amd64")),
+    "a plugin": ("nccl-plugin", lambda it: replace(it, nccl_plugins=("libnccl-net.so",))),
+    "a small memlock": ("memlock", lambda it: changed(it, "limits", memlock_effective_bytes=8 << 20)),
+    "a small configured memlock": ("memlock", lambda it: changed(it, "limits", memlock_configured_bytes=64 << 20)),
+    "a small /dev/shm": ("shm", lambda it: changed(it, "limits", shm_bytes=64 << 20)),
+    "a device that does not open": ("rdma-open", lambda it: changed(it, "limits", rdma_devices_opened=7)),
+    "ACS on": ("acs", lambda it: changed(it, "pcie", acs_bridges=("0000:10:01.0",))),
+    "IOMMU on": ("iommu", lambda it: changed(it, "pcie", iommu="on")),
+    "no way to GPU memory": ("gdr", lambda it: replace(it, gpudirect=GpuDirect(False, False))),
+    "trust lost at reboot": ("roce-trust", lambda it: with_roce(it, "mlx5_5", trust="pcp")),
+    "PFC lost at reboot": ("roce-pfc", lambda it: with_roce(it, "mlx5_5", pfc_priorities=())),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_the_odd_node_is_named(name):
+    kind, change = DIFFERENCES[name]
+    nodes = fleet(5)
+    nodes[2] = change(nodes[2])
+
+    verdict = judge(nodes)
+
+    assert (kind, "hgx-03") in kinds(verdict)
+    assert {finding.host for finding in verdict.findings} == {"hgx-03"}
+    assert verdict.blocked == any(finding.severity == BLOCK for finding in verdict.findings)
+
+
+def test_a_cable_on_the_wrong_rail_is_named():
+    nodes = fleet(4)
+    ports = {nic.device: nic.ports[0].gids for nic in nodes[1].nics}
+    nodes[1] = with_port(nodes[1], "mlx5_0", gids=ports["mlx5_1"])
+    nodes[1] = with_port(nodes[1], "mlx5_1", gids=ports["mlx5_0"])
+    interfaces = tuple(replace(it, addresses=()) if it.name.startswith("rail") else it for it in nodes[1].interfaces)
+    nodes[1] = replace(nodes[1], interfaces=interfaces)
+
+    assert ("rail-map", "hgx-02") in kinds(judge(nodes))
+
+
+def test_without_a_majority_the_message_says_so():
+    nodes = fleet(2)
+    nodes[1] = changed(nodes[1], "versions", kernel="6.1.0-28-amd64")
+
+    (finding,) = judge(nodes).findings
+
+    assert "no majority" in finding.message
+
+
+def test_a_fault_of_every_node_is_found_too():
+    nodes = [changed(node, "versions", fabric_manager="560.28.03") for node in fleet(3)]
+
+    assert kinds(judge(nodes)) == {("fabric-manager", f"hgx-0{number}") for number in (1, 2, 3)}
+
+
+def test_a_virtual_machine_keeps_its_acs():
+    nodes = [
+        changed(changed(it, "pcie", acs_bridges=("0000:10:01.0",)), "identity", virtualization="kvm") for it in fleet(2)
+    ]
+
+    assert "acs" not in {finding.kind for finding in judge(nodes).findings}
+
+
+def test_one_host_twice_is_refused():
+    documents = [*fleet(2), *fleet(1)]
+
+    with pytest.raises(FabricError, match="more than one document of hgx-01"):
+        judge_fleet(documents, {}, request())
+
+
+def waived(waivers, today=TODAY):
+    nodes = fleet(4)
+    nodes[1] = with_port(nodes[1], "mlx5_5", rate_gbps=200.0)
+    asked = request()
+    return judge_fleet(nodes, render_environments(nodes, asked), asked, read_waivers(waivers), today)
+
+
+WAIVER = {
+    "kind": "compute-nic-rate",
+    "host": "hgx-02",
+    "by": "A. Operator",
+    "until": "2027-01-31",
+    "reason": "cable ordered",
+}
+
+
+def test_a_waiver_by_name_and_date_opens_the_gate_and_stays_visible():
+    verdict = waived([WAIVER])
+
+    assert not verdict.blocked
+    assert verdict.as_dict()["waived"][0]["by"] == "A. Operator"
+
+
+@pytest.mark.parametrize("change", [{"host": "hgx-03"}, {"kind": "compute-nic-mtu"}, {"until": "2027-01-14"}])
+def test_a_waiver_of_something_else_or_past_its_date_does_not(change):
+    verdict = waived([{**WAIVER, **change}])
+
+    assert verdict.blocked
+    assert verdict.blocked_hosts == ("hgx-02",)
+
+
+def test_an_expired_waiver_is_reported():
+    verdict = waived([{**WAIVER, "until": "2027-01-14"}])
+
+    assert verdict.as_dict()["expired_waivers"] == ["compute-nic-rate on hgx-02, by A. Operator, expired 2027-01-14"]
+
+
+def test_a_date_that_yaml_has_read_is_a_date():
+    assert read_waivers([{**WAIVER, "until": datetime.date(2027, 1, 31)}])[0].until.year == 2027
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "everything"}, "kind='everything' is none of"),
+        ({"by": None}, "by is missing"),
+        ({"by": " "}, "must say who"),
+        ({"until": "soon"}, "until='soon' is no date"),
+        ({"until": None}, "until is missing"),
+        ({"hosts": []}, r"unknown key\(s\) hosts"),
+    ],
+)
+def test_a_careless_waiver_is_refused(change, message):
+    with pytest.raises(FabricError, match=message):
+        read_waivers([{**WAIVER, **change}])
+
+
+def test_every_kind_of_finding_has_a_severity():
+    assert set(SEVERITIES.values()) == {BLOCK, WARN, NOTE}
+    assert {comparison.kind for comparison in COMPARISONS} <= set(SEVERITIES)
