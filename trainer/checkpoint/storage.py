@@ -9,6 +9,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, EnumMeta
 from pathlib import Path
 from typing import Any, Callable
 
@@ -148,8 +149,18 @@ class RestrictedReader(FileSystemReader):
         return metadata
 
 
+def _enum_member(owner: object, name: str) -> Enum:
+    """What `getattr` may do in a checkpoint: Python 3.11.0 to 3.11.3 pickle the member of an enumeration that way."""
+    if isinstance(owner, EnumMeta) and name in owner.__members__:
+        member: Enum = owner.__members__[name]
+        return member
+    raise StopError(f"a checkpoint's metadata wants the attribute {name!r} of {owner!r}; it is not read")
+
+
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if module in _SAFE_MODULES or (module, name) in _SAFE_NAMES or is_dtype:
             return super().find_class(module, name)
