@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
+
 from trainer.checkpoint.storage import _MetadataUnpickler
 from trainer.errors import StopError
 
