@@ -64,7 +64,7 @@ def judge(documents: list[NodeDocument], nccl: str | None = "2.22.3", **changes:
     return judge_fleet(documents, render_environments(documents, asked), asked)
 
 
-def with_nic(document: NodeDocument, device: str, **changes: object) -> NodeDocument:
+def with_nic(document: NodeDocument, device: str, /, **changes: object) -> NodeDocument:
     """Return the document with one NIC changed."""
     return replace(
         document, nics=tuple(_changed(nic, changes) if nic.device == device else nic for nic in document.nics)
@@ -75,14 +75,14 @@ def _changed(nic: Nic, changes: dict[str, object]) -> Nic:
     return replace(nic, **changes)  # type: ignore[arg-type]
 
 
-def with_port(document: NodeDocument, device: str, **changes: object) -> NodeDocument:
+def with_port(document: NodeDocument, device: str, /, **changes: object) -> NodeDocument:
     """Return the document with the first port of one NIC changed."""
     nic = next(nic for nic in document.nics if nic.device == device)
     port: Port = replace(nic.ports[0], **changes)  # type: ignore[arg-type]
     return with_nic(document, device, ports=(port,))
 
 
-def with_roce(document: NodeDocument, device: str, **changes: object) -> NodeDocument:
+def with_roce(document: NodeDocument, device: str, /, **changes: object) -> NodeDocument:
     """Return the document with the QoS settings of one NIC changed."""
     nic = next(nic for nic in document.nics if nic.device == device)
     return with_nic(document, device, roce=replace(nic.roce or Roce(), **changes))  # type: ignore[arg-type]

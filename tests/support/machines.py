@@ -180,7 +180,7 @@ def _processors(tree: _Tree, machine: Machine) -> None:
         tree.write(f"/sys/devices/system/node/node{node}/cpulist", numa_cpus(machine, node) + "\n")
     flags = "fpu sse" + (" hypervisor" if machine.hypervisor else "")
     tree.write("/proc/cpuinfo", f"processor\t: 0\nmodel name\t: Example CPU\nflags\t\t: {flags}\n")
-    tree.write("/proc/meminfo", "MemTotal:       2113281152 kB\nMemFree:        1 kB\n")
+    tree.write("/proc/meminfo", "MemTotal:       2113400320 kB\nMemFree:        1 kB\n")
     tree.write("/sys/class/dmi/id/sys_vendor", (machine.hypervisor or "Example Systems") + "\n")
     tree.write("/sys/class/dmi/id/product_name", "GX-8\n")
     tree.write("/sys/class/dmi/id/product_serial", "EX0001\n")
