@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Build a small apt repository of stand-in packages: names, versions, units and dependencies as NVIDIA's have them.
+
+A stand-in fabric manager refuses another driver than its own version, as the real one does. Driver 575.51.03 exists
+without a fabric manager of that version (there is 575.51.02): the trap that the role must find.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DRIVERS = ("570.86.10", "575.51.03", "580.65.06")
+FABRIC_MANAGERS = ("570.86.10", "575.51.02", "580.65.06")
+LOADED = "/run/fixture/root/proc/driver/nvidia/version"
+
+SMI = """#!/bin/sh
+loaded=$(grep -o '[0-9][0-9]*[.][0-9.]*' {loaded} 2>/dev/null | head -n 1)
+case "$*" in
+  --version) echo "NVIDIA-SMI version  : {version}" ;;
+  *--query*) printf '    Fabric\\n        State    : %s\\n        Status   : %s\\n' \\
+    "$(systemctl is-active -q nvidia-fabricmanager && echo Completed || echo 'In Progress')" \\
+    "$(systemctl is-active -q nvidia-fabricmanager && echo Success || echo N/A)" ;;
+  *) echo "NVIDIA-SMI {version}  Driver Version: $loaded" ;;
+esac
+"""
+FABRIC_MANAGER = """#!/bin/sh
+if [ "$1" = --version ]; then echo "Fabric Manager version is : {version}"; exit 0; fi
+grep -q ' {version} ' {loaded} || {{ echo "fabric manager {version}: not the loaded driver's version" >&2; exit 1; }}
+exec sleep infinity
+"""
+UNIT = """[Unit]
+Description={name} (stand-in)
+[Service]
+ExecStart={command}
+[Install]
+WantedBy=multi-user.target
+"""
+DOCKER = """#!/bin/sh
+echo "docker $*" >>/var/log/docker-stand-in.log
+for word in "$@"; do last=$word; done
+if [ "$1" = run ]; then exec sh /usr/local/libexec/rackweave/container-probe; fi
+"""
+
+
+def unit(name, command):
+    return {f"lib/systemd/system/{name}.service": (UNIT.format(name=name, command=command), 0o644)}
+
+
+def definitions():
+    """Yield (name, version, depends, files, service) of each package."""
+    for version in DRIVERS:
+        text = SMI.format(version=version, loaded=LOADED)
+        yield (
+            "nvidia-driver-cuda",
+            f"{version}-1",
+            f"nvidia-kernel-open-dkms (= {version}-1)",
+            {"usr/bin/nvidia-smi": (text, 0o755)},
+            "",
+        )
+        yield "nvidia-kernel-open-dkms", f"{version}-1", "", {}, ""
+        yield "libnvidia-nscq", f"{version}-1", "", {}, ""
+        files = unit("nvidia-persistenced", "/bin/sleep infinity")
+        yield "nvidia-persistenced", f"{version}-1", "", files, "nvidia-persistenced"
+    for version in FABRIC_MANAGERS:
+        text = FABRIC_MANAGER.format(version=version, loaded=LOADED)
+        files = {"usr/bin/nv-fabricmanager": (text, 0o755), **unit("nvidia-fabricmanager", "/usr/bin/nv-fabricmanager")}
+        yield "nvidia-fabricmanager", f"{version}-1", "", files, "nvidia-fabricmanager"
+    yield "datacenter-gpu-manager-4-cuda12", "1:4.2.3-1", "", unit("nvidia-dcgm", "/bin/sleep infinity"), "nvidia-dcgm"
+    exporter = unit("nvidia-dcgm-exporter", "/bin/sleep infinity")
+    yield "datacenter-gpu-manager-exporter", "4.2.0-1", "", exporter, "nvidia-dcgm-exporter"
+    yield "nvidia-container-toolkit", "1.17.8-1", "", {"usr/bin/nvidia-container-runtime": ("#!/bin/sh\n", 0o755)}, ""
+    docker = {"usr/bin/docker": (DOCKER, 0o755), **unit("docker", "/bin/sleep infinity")}
+    yield "docker-stand-in", "28.0.0-1", "adduser", docker, "docker"
+    yield "enroot-stand-in", "3.5.0-1", "", {"usr/bin/enroot": ("#!/bin/sh\n", 0o755)}, ""
+    yield "pyxis-stand-in", "0.20.0-1", "", {"usr/lib/slurm/spank_pyxis.so": ("", 0o644)}, ""
+
+
+def build(directory, name, version, depends, files, service):
+    """Build one package with dpkg-deb and return its entry of the package index."""
+    file_name = f"{name}_{version.replace(':', '%3a')}_all.deb"
+    with tempfile.TemporaryDirectory() as work:
+        root = Path(work)
+        for path, (text, mode) in files.items():
+            target = root / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+            target.chmod(mode)
+        control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: nobody <nobody@example.org>\n"
+        control += f"Depends: {depends}\n" if depends else ""
+        control += f"Description: stand-in for {name}\n"
+        debian = root / "DEBIAN"
+        debian.mkdir(mode=0o755)
+        (debian / "control").write_text(control)
+        if service:
+            group = "getent group docker >/dev/null || addgroup --system docker\n" if service == "docker" else ""
+            script = f"#!/bin/sh\n{group}systemctl daemon-reload\nsystemctl try-restart {service}.service || true\n"
+            (debian / "postinst").write_text(script)
+            (debian / "postinst").chmod(0o755)
+        root.chmod(0o755)
+        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", work, str(directory / file_name)], check=True)
+    data = (directory / file_name).read_bytes()
+    return f"{control}Filename: ./{file_name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+
+
+def main():
+    directory = Path(sys.argv[1])
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    entries = [build(directory, *definition) for definition in definitions()]
+    (directory / "Packages").write_text("\n".join(entries))
+
+
+if __name__ == "__main__":
+    main()
