@@ -75,7 +75,7 @@ class MlnxQos:
             raise SettingError(f"{netdev}: mlnx_qos printed no trust state or no PFC table")
         mapping = {}
         for priority, values in re.findall(r"^\s*prio:(\d)\s+dscp:([\d,]+)", text, re.MULTILINE):
-            mapping.update({value: int(priority) for value in values.split(",") if value})
+            mapping.update({str(int(value)): int(priority) for value in values.split(",") if value})
         return {"trust": trust.group(1), "pfc": [int(v) for v in pfc.group(1).split()], "map": mapping}
 
     @staticmethod
