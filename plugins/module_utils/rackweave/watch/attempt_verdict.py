@@ -17,16 +17,16 @@ from .verdict import Verdict
 
 SCHEMA = "rackweave.verdict/1"
 
-# Classes that describe a consequence which every survivor prints; structured evidence about the cause outranks them.
-_CONSEQUENCES = (
-    "healthy",
-    "net.peer_closed",
-    "launch.child_failed",
-    "launch.child_crash",
-    "launch.sigkill_unconfirmed",
-    "hang.collective_timeout",
-    "hang.no_progress",
-)
+# Per kind of structured evidence: families of classes in which the logs know the cause better. Any other class that the
+# logs show describes what every survivor prints, and the kind's own class is used.
+_DEEPER_FAMILIES = {
+    "killed": ("mem", "gpu", "node", "nccl"),
+    "lost": ("mem", "gpu", "node", "nccl", "slurm"),
+    "stopped": ("gpu", "node", "storage"),
+    "hung": ("gpu", "node", "storage", "net", "nccl"),
+    "error": ("mem", "gpu", "num", "ckpt", "storage", "config", "nccl"),
+    "lost_host": ("gpu", "node", "slurm"),
+}
 
 _CLASS_OF_KIND = {
     "killed": "launch.sigkill_unconfirmed",
@@ -58,9 +58,8 @@ def verdict_document(run: str, attempt: str, job_id: str, end: JobEnd, blamed: B
     named = blamed.kind != "none"
     by_logs = found.diagnosis_class
     diagnosis = by_logs
-    if named and by_logs in _CONSEQUENCES:
-        wanted = _CLASS_OF_KIND.get(blamed.kind, by_logs)
-        diagnosis = wanted if wanted in CLASSES else by_logs
+    if named and found.family not in _DEEPER_FAMILIES[blamed.kind]:
+        diagnosis = _CLASS_OF_KIND[blamed.kind]
     entry = CLASSES[diagnosis]
     culprit = blamed.culprit if named and blamed.culprit != "none" else found.culprit
     return {
@@ -91,6 +90,7 @@ def sentence(end: JobEnd, blamed: Blame, found: Verdict) -> str:
         return end.sentence
     if blamed.kind != "none":
         return f"{end.sentence}; {blamed.sentence}"
+    words = f"{end.sentence}: {end.reason}" if end.reason else end.sentence
     if found.diagnosis_class != "healthy":
-        return f"{end.sentence}; the logs point at {found.diagnosis_class} ({found.culprit})"
-    return f"{end.sentence}; nothing in the evidence names a culprit"
+        return f"{words}; the logs point at {found.diagnosis_class} ({found.culprit})"
+    return f"{words}; nothing in the evidence names a culprit"

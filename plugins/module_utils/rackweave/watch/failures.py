@@ -54,25 +54,27 @@ class FailureTables:
     _open: dict[tuple[int, str | None], Failure] = field(default_factory=dict)
     _root: dict[tuple[int, str | None], bool] = field(default_factory=dict)
 
-    def feed(self, line: Line, store: Store) -> None:
-        """Take one line of a table."""
+    def feed(self, line: Line, store: Store) -> bool:
+        """Take one line of a table; True if it is one."""
         key = (line.source, line.host)
         text = line.text
         if "Root Cause" in text:
             self._root[key] = True
-            return
+            return True
         if "ailures:" in text:
             self._root[key] = False
-            return
+            return True
         match = _FIELD.match(text)
         if match is None:
             if _ENTRY.match(text):
                 self._start(key, line)
-            return
+                return True
+            return False
         entry = self._open.get(key)
         if entry is None or (match["key"] == "time" and entry.time is not None):
             entry = self._start(key, line)
         self._take(entry, match["key"], match["value"].strip(), line, store)
+        return True
 
     def _start(self, key: tuple[int, str | None], line: Line) -> Failure:
         entry = Failure(line, root=self._root.get(key, False))

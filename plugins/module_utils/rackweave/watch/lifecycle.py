@@ -28,6 +28,7 @@ _QUIET = re.compile(
     r"(?i)evaluating|evaluation (?:start|begin|on)|running (?:validation|evaluation)|start(?:ing)? (?:validation|evaluation)|loading (?:distributed )?checkpoint|building \w+ model|compil(?:ing|ation)|"
     r"building (?:dataset|index|train)|warm(?:ing)?[- ]?up|(?:creating|building) (?:shuffle|sample|doc)|downloading|initializing process group"
 )
+_SIGNALLED = re.compile(r"(?i)(?:received|caught|got|handling) (?:signal )?(?:SIG)?(?:TERM|USR1|USR2|INT|15|10|12)\b|signal handler")
 _RESTART = re.compile(
     r"restarting worker group|\[default\] (?:Starting|starting) worker group|Rendezvous'ing worker group|SLURM_RESTART_COUNT[= ]+[1-9]|(?:attempt|restart)[ =#:]+[1-9]\d* (?:of|starts|begins)|Restarting job|restart_count=[1-9]"
 )
@@ -35,7 +36,7 @@ _RESTART = re.compile(
 LITERALS = (
     "OMP_NUM_THREADS", "torch.distributed.run", "torch.distributed.launch", "NCCL version", "endezvous'ing", "torch distributed", "world size", "random seeds", "model ...", "elastic_operator",
     "exiting program", "training is done", "raining", "topped", "COMPLETED", "finished", "SUCCEEDED", "aving", "aved", "sav", "checkpoint", "valuat", "alidation", "ompil", "arm-up", "arming", "building", "Building", "ownloading",
-    "estarting", "RESTART_COUNT", "restart_count", "DeepSpeed info", "started", "exit code", "status",
+    "estarting", "ignal", "SIG", "RESTART_COUNT", "restart_count", "DeepSpeed info", "started", "exit code", "status",
 )  # fmt: skip
 
 
@@ -51,28 +52,44 @@ class Lifecycle:
     saving: Line | None = None
     saved: Line | None = None
     quiet: Line | None = None
+    signalled: Line | None = None
     restarted: bool = False
     restart_position: dict[int, int] = field(default_factory=dict)
 
-    def feed(self, line: Line) -> None:
-        """Take one line that may be a mark."""
+    def feed(self, line: Line) -> bool:
+        """Take one line that may be a mark; True if it is one."""
+        found = False
         text = line.text
+        low = text.lower()
         moment = line.time or parse_time(line.full[:200])
-        if moment is not None and _START.search(text) and (self.start is None or moment < self.start):
-            self.start = moment
-        if _RESTART.search(text):
+        if _START.search(text):
+            found = True
+            if moment is not None and (self.start is None or moment < self.start):
+                self.start = moment
+        if ("restart" in low or "attempt" in low or "worker group" in low) and _RESTART.search(text):
             self.restarted = self.restarted or "estart" in text or "RESTART" in text
             self.restart_position[line.source] = line.position
-        if _SAVED.search(text):
+            found = True
+        if "sig" in low and _SIGNALLED.search(text):
+            self.signalled = line
+            found = True
+        if "sav" not in low and "checkpoint" not in low and "writing" not in low:
+            pass
+        elif _SAVED.search(text):
             self.saved = line
+            found = True
         elif _SAVING.search(text):
             self.saving = line
+            found = True
         if _QUIET.search(text):
             self.quiet = line
+            found = True
         if _GOOD_END.search(text):
             self.end_position[line.source] = line.position
+            found = True
             if moment is not None:
                 self.end = moment
+        return found
 
     def see_app_time(self, moment: datetime) -> None:
         """A dated line of the job itself."""

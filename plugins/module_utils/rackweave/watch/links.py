@@ -64,16 +64,16 @@ class Links:
 
     ports: dict[tuple[str, str], Port] = field(default_factory=dict)
 
-    def feed(self, line: Line) -> None:
-        """Take one line that may speak of a port."""
+    def feed(self, line: Line) -> bool:
+        """Take one line that may speak of a port; True if it does."""
         text = line.text
         if _NOT_PORT.search(text) or not _SPEAKER.search(text):
-            return
+            return False
         device = _FIND.search(text)
         name = device["dev"].rsplit(".", 1)[0] if device and ":" in device["dev"] else (device["dev"] if device else "")
         key = (line.host or "", name)
         if key not in self.ports and len(self.ports) > 4096:
-            return
+            return False
         port = self.ports.setdefault(key, Port())
         if _BOOT.search(text):
             port.booting = True
@@ -90,6 +90,7 @@ class Links:
         elif _UP.search(text):
             port.ups_after_down += port.downs > 0
             self._remember(port, "up", line)
+        return True
 
     @staticmethod
     def _remember(port: Port, state: str, line: Line) -> None:

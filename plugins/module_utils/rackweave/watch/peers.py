@@ -24,7 +24,11 @@ _SCORES_HEAD = re.compile(
     r"(?i)(?:relative|individual|GPU|section)\b.{0,40}\b(?:perf(?:ormance)?|relative)?\b.{0,20}scores?|straggler report|GPU relative perf"
 )
 _SCORE = re.compile(r"['\"]?(?:rank ?)?(?P<rank>\d+)['\"]?\s*[:=]\s*(?P<score>[01]?\.\d+|1\.0*|0\.0*)\b")
-_SCORE_LINE = re.compile(r"\bRank[ =:]+(?P<rank>\d+)\b.{0,80}\b[Ss]core[ =:]+(?P<score>[01]?\.\d+)")
+_SCORE_LINE = re.compile(r"\bRank[ =:]+(?P<rank>\d+)\b(?:.{0,20}?Node[ =:]+(?P<node>[\w.-]+))?.{0,80}?\b[Ss]core[ =:]+(?P<score>[01]?\.\d+)")
+
+_REPORT = re.compile(
+    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|managed by process|managing GPU|launched up to operation|missing rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|\|.*\||traggler"
+)
 
 LITERALS = (
     "MISMATCH",
@@ -66,13 +70,15 @@ class PeerReports:
     dead_ranks: dict[int, Line] = field(default_factory=dict)
     missing: dict[int, Line] = field(default_factory=dict)
     slow: dict[int, Line] = field(default_factory=dict)
+    slow_hosts: set[str] = field(default_factory=set)
     mismatch: Line | None = None
 
-    def feed(self, line: Line) -> None:
-        """Take one line of a report."""
+    def feed(self, line: Line) -> bool:
+        """Take one line of a report; True if lines like it can belong to one."""
         self._ras(line)
         self._missing_table(line)
         self._stragglers(line)
+        return _REPORT.search(line.text) is not None
 
     def _ras(self, line: Line) -> None:
         text = line.text
@@ -123,6 +129,8 @@ class PeerReports:
         single = _SCORE_LINE.search(text)
         if single and float(single["score"]) < SCORE_LIMIT:
             self.slow.setdefault(int(single["rank"]), line)
+            if single["node"]:
+                self.slow_hosts.add(single["node"])
         start = self.scores.get(line.source)
         if start is None or line.position - start > 8 or "{" not in text:
             return
@@ -140,7 +148,7 @@ class PeerReports:
         elif self.mismatch is not None:
             yield from self._lagging()
         if self.slow:
-            yield _finding("perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow))
+            yield _finding("perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow), frozenset(self.slow_hosts))
 
     def _lagging(self) -> Iterator[Finding]:
         """Ranks behind by more than one operation; one is normal, launches overtake each other."""

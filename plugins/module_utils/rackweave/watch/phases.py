@@ -32,19 +32,19 @@ _BUILD = re.compile(
 )
 
 _MARKERS = (
-    ("checkpoint_load", re.compile(r"(?i)\bloading (?:\w+ )*(?:checkpoint|model states|weights|state dict|shards?)|resum\w+ from checkpoint")),
-    ("loaded", re.compile(r"(?i)successfully loaded|checkpoint (?:was )?loaded|loaded checkpoint|finished loading")),
-    ("optimizer_init", re.compile(r"(?i)(?:creating|initializ\w+|building|setting up|configuring|partition\w*) (?:\w+ ){0,4}(?:optimizer|zero)\b|optimizer states?\b.{0,20}init|Rank: \d+ partition count|Creating .*ZeRO|zero stage \d|DeepSpeed (?:Basic|Final) Optimizer|reduce bucket size|setting up optimizer")),
-    ("model_build", re.compile(r"(?i)building \w+ model|(?:build|construct|instantiat|initializ)\w* (?:the )?(?:\w+ )?model\b|number of parameters on|DeepSpeed.*building")),
-    ("nccl_init", re.compile(r"(?i)ncclCommInit|init(?:ializ\w+)? (?:torch )?(?:distributed|process group|NCCL)|creating (?:nccl )?communicators?")),
-    ("training", re.compile(r"(?i)before the start of training step|training \.\.\.|start(?:ing)? training|begin(?:ning)? training|entering train loop")),
-    ("forward", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?forward")),
-    ("backward", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?backward")),
-    ("optimizer_step", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?optimizer[_ ]step")),
-    ("nccl_init", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?nccl[_ ]init")),
-    ("model_build", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?model[_ ]build")),
-    ("checkpoint_load", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?checkpoint[_ ]load")),
-    ("optimizer_init", re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?optimizer[_ ]init")),
+    ("checkpoint_load", ("loading", "resum"), re.compile(r"(?i)\bloading (?:\w+ )*(?:checkpoint|model states|weights|state dict|shards?)|resum\w+ from checkpoint")),
+    ("loaded", ("load",), re.compile(r"(?i)successfully loaded|checkpoint (?:was )?loaded|loaded checkpoint|finished loading")),
+    ("optimizer_init", ("optimizer", "zero", "partition", "bucket"), re.compile(r"(?i)(?:creating|initializ\w+|building|setting up|configuring|partition\w*) (?:\w+ ){0,4}(?:optimizer|zero)\b|optimizer states?\b.{0,20}init|Rank: \d+ partition count|Creating .*ZeRO|zero stage \d|DeepSpeed (?:Basic|Final) Optimizer|reduce bucket size|setting up optimizer")),
+    ("model_build", ("model", "parameters on"), re.compile(r"(?i)building \w+ model|(?:build|construct|instantiat|initializ)\w* (?:the )?(?:\w+ )?model\b|number of parameters on|DeepSpeed.*building")),
+    ("nccl_init", ("nccl", "distributed", "process group", "communicator"), re.compile(r"(?i)ncclCommInit|init(?:ializ\w+)? (?:torch )?(?:distributed|process group|NCCL)|creating (?:nccl )?communicators?")),
+    ("training", ("train",), re.compile(r"(?i)before the start of training step|training \.\.\.|start(?:ing)? training|begin(?:ning)? training|entering train loop")),
+    ("forward", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?forward")),
+    ("backward", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?backward")),
+    ("optimizer_step", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?optimizer[_ ]step")),
+    ("nccl_init", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?nccl[_ ]init")),
+    ("model_build", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?model[_ ]build")),
+    ("checkpoint_load", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?checkpoint[_ ]load")),
+    ("optimizer_init", ("phase",), re.compile(r"(?i)\bphase[\"']?[:= ]+[\"']?optimizer[_ ]init")),
 )  # fmt: skip
 
 LITERALS = (
@@ -60,24 +60,24 @@ class Phases:
     marker: str | None = None
     own: dict[int, str] = field(default_factory=dict)
 
-    def feed(self, line: Line) -> None:
-        """Take one line that may be a frame of a traceback or a marker."""
+    def feed(self, line: Line) -> bool:
+        """Take one line that may be a frame of a traceback or a marker; True if it could be one."""
+        key = (line.source, line.rank)
         frame = _FRAME.match(line.text)
         if frame is not None:
-            key = (line.source, line.rank)
-            if key not in self.frames and len(self.frames) > 8192:
-                return
-            stack = self.frames.setdefault(key, deque(maxlen=64))
-            stack.append((frame["file"], frame["function"]))
-            return
-        key = (line.source, line.rank)
-        code = line.text.strip()
-        if key in self.frames and line.text.startswith(("    ", "\t")) and len(code) < 200:
-            self.frames[key].append(("<code>", code))
-        for name, pattern in _MARKERS:
-            if pattern.search(line.text):
+            if key in self.frames or len(self.frames) <= 8192:
+                stack = self.frames.setdefault(key, deque(maxlen=64))
+                stack.append((frame["file"], frame["function"]))
+            return True
+        indented = line.text.startswith(("    ", "\t"))
+        if indented and key in self.frames and len(line.text) < 240:
+            self.frames[key].append(("<code>", line.text.strip()))
+        low = line.text.lower()
+        for name, trigger, pattern in _MARKERS:
+            if any(word in low for word in trigger) and pattern.search(line.text):
                 self.marker = None if name == "loaded" else name
-                return
+                return True
+        return indented
 
     def new_traceback(self, line: Line) -> None:
         """A traceback begins: earlier frames of this rank belong to another one."""

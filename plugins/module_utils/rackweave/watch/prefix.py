@@ -66,12 +66,40 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("daemon", re.compile(r"(?P<host>" + _HOST + r") (?=(?:slurmstepd|slurmd|slurmctld|srun|systemd|nvidia-[\w-]+|dockerd|containerd|nvsm[\w-]*|nv-hostengine|torchrun|python3?|automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?)")),
     ("daemon", re.compile(r"(?:slurmd|slurmctld|systemd|dockerd|containerd|torchrun|python3?|mmfs\w*)\[\d+\]: ?")),
     ("nccl", re.compile(r"(?P<host>" + _HOST + r"):\d+:\d+ \[(?P<dev>-?\d+)\] (?=NCCL |[\w./+-]+:\d+ NCCL |graph|misc|transport|init|proxy|plugin|\S)")),
+    ("nccl", re.compile(r"\[(?P<host>" + _HOST + r"):\d+(?: *:\d+:\d+)?\] *(?:\*\*\* )?")),
+    ("nccl", re.compile(r"\[\w+@(?P<host>" + _HOST + r")\] *")),
+    ("label", re.compile(r"\[\d{0,3}m ?")),
+    ("label", re.compile(r"\[\d{1,6}\] (?=\S+:\d+:\d+ \[|\[rank)")),
     ("label", re.compile(r" *\d{1,6}: +(?=\S)|\d{1,6}: ?(?=\[)")),
     ("host", re.compile(r"(?P<host>[A-Za-z](?:[\w-]*[\w])?(?:\.[\w-]+)*): +(?=\S)")),
     ("ray", re.compile(r"\((?:[\w.: ]+ )?pid=\d+(?:, ip=(?P<host>[\w.:]+))?\) ")),
     ("level", re.compile(r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|CRITICAL|FATAL)\] ?(?:\[[\w./-]+:\d+:\w+\] ?)?(?:\[(?:Global )?Rank (?P<grank>\d+)\] ?)?")),
     ("level", re.compile(r"\[(?:Global )?[Rr]ank[ :=](?P<grank>\d+)\]:? ?")),
 )  # fmt: skip
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 \t[<({"
+# A prefix that can begin with this character, found once by asking each pattern's own first set.
+_STARTS = {
+    "time": "0123456789 \t[<" + "JFMASONDTW",
+    "rank": "[",
+    "local": "[",
+    "glog": "[IWEF",
+    "file": "[",
+    "ray": "(",
+    "level": "[",
+}
+
+
+def _dispatch() -> dict[str, tuple[tuple[str, re.Pattern[str]], ...]]:
+    """Which patterns to try for each first character, in their order."""
+    return {
+        character: tuple((kind, pattern) for kind, pattern in _STEPS if character in _STARTS.get(kind, _ALPHABET))
+        for character in _ALPHABET
+    }
+
+
+_BY_FIRST = _dispatch()
+_OTHER: tuple[tuple[str, re.Pattern[str]], ...] = ()
 
 # A word before a colon is a host only if it looks like one: it has a digit or a dash and names no device or library.
 _NOT_A_HOST = re.compile(
@@ -115,7 +143,10 @@ def take_apart(full: str, position: int = 0, source: int = 0) -> Line:
 
 
 def _match_one(full: str, at: int, found: dict[str, object]) -> int:
-    for kind, pattern in _STEPS:
+    first = full[at : at + 1]
+    if first.isalpha() and full.find(":", at, at + 100) < 0:
+        return at
+    for kind, pattern in _BY_FIRST.get(first, _OTHER):
         match = pattern.match(full, at)
         if not match or match.end() == at:
             continue

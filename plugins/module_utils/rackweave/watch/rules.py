@@ -44,8 +44,10 @@ def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
     hits = store.of("fact:watchdog")
     by_rank: dict[int, tuple[int, str, Hit]] = {}
     for hit in hits:
-        if hit.line.rank is not None:
-            by_rank.setdefault(hit.line.rank, (int(hit.groups["seq"]), hit.groups["op"], hit))
+        # The global rank is in front of the line; a progress bar may hide it, then only the group's rank is left.
+        rank = hit.line.rank if hit.line.rank is not None else hit.groups.get("inline")
+        if rank is not None:
+            by_rank.setdefault(int(rank), (int(hit.groups["seq"]), hit.groups["op"], hit))
     if len(by_rank) < 2:
         return
     lowest = min(seq for seq, _, _ in by_rank.values())
@@ -178,10 +180,11 @@ def _grace(store: Store, life: Lifecycle) -> Iterator[Finding]:
     told = [hit for hit in ended if hit.line.source != life.saving.source or hit.line.position <= life.saving.position]
     late = [hit for hit in kills if hit.last > life.saving.position]
     by_limit = store.of("slurm.time_limit/slurm") or store.of("slurm.preempted/slurm")
-    if late and (told or by_limit or "signal" in life.saving.full.lower() or "exit" in life.saving.full.lower()):
-        yield _make("launch.grace_exceeded", late[0], 28)
+    signalled = life.signalled is not None and life.signalled.position <= life.saving.position
+    if late and (told or by_limit or signalled or _asked(life.saving.full)):
+        yield _make("launch.grace_exceeded", late[0], 16)
     elif by_limit and by_limit[0].last > life.saving.position and _asked(life.saving.full):
-        yield _make("launch.grace_exceeded", by_limit[0], 28)
+        yield _make("launch.grace_exceeded", by_limit[0], 16)
 
 
 def _asked(text: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .attempt import Attempt
 from .evidence import Store
@@ -17,7 +19,7 @@ from .peers import LITERALS as PEER_LITERALS
 from .peers import PeerReports
 from .phases import LITERALS as PHASE_LITERALS
 from .phases import Phases
-from .prefix import Line, parse_time, take_apart
+from .prefix import YEARLESS, Line, parse_time, take_apart
 from .series import LITERALS as SERIES_LITERALS
 from .series import Series, as_record
 from .signature import Signature, quoted
@@ -28,7 +30,10 @@ from .transport import Transport
 
 _DIGITS = b"0123456789"
 # Lines that differ only in digits share one decision; the cache is emptied when it grows past this.
-_CACHE_SIZE = 50_000
+CACHE_SIZE = 50_000
+# Of one shape of line this many are read; beyond it one in STORM_SAMPLE.
+STORM_LINES = 20_000
+STORM_SAMPLE = 32
 # Result, phase and placement files are small; more than this of one is not read.
 MAX_RECORD_BYTES = 1 << 20
 
@@ -82,22 +87,34 @@ class Scan:
             text = b"".join(as_chunks(source.lines))[:MAX_RECORD_BYTES].decode("utf-8", "replace")
             self.attempt.take(source.kind, text, source.rank, source.host)
             return
-        cache: dict[bytes, tuple[Signature | str, ...]] = {}
+        chooser = Chooser()
         position = self.lines
         for raw in split_lines(as_chunks(source.lines)):
             position += 1
-            key = raw.translate(None, _DIGITS)
-            entries = cache.get(key)
-            if entries is None:
-                entries = _select(clean(raw))
-                if len(cache) >= _CACHE_SIZE:
-                    cache.clear()
-                cache[key] = entries
-            if entries:
-                self._line(take_apart(clean(raw), position, number), entries, source)
+            shape = raw.translate(None, _DIGITS)
+            entries = chooser.entries(shape)
+            if not entries:
+                continue
+            if entries[0] in _FAST and self._fast(entries, shape, raw, position, number):
+                continue
+            if chooser.is_storm(shape):
+                continue
+            text = clean(raw)
+            useful = self._line(take_apart(text, position, number), entries, source)
+            if useful != entries:
+                chooser.keep(shape, useful)
+            if useful == ("series",):
+                self.series.learn(shape, text)
         self.lines = position
 
-    def _line(self, line: Line, entries: tuple[Signature | str, ...], source: Source) -> None:
+    def _fast(self, entries: Entries, shape: bytes, raw: bytes, position: int, number: int) -> bool:
+        """Lines that come by the hundred thousand in a healthy job: known step lines and channel lines."""
+        if entries == ("series",):
+            return self.series.feed_known(shape, raw, position, number)
+        return entries == ("transport",) and self.transport.feed_raw(raw)
+
+    def _line(self, line: Line, entries: Entries, source: Source) -> Entries:
+        """Show a line to all who want it; those who can never want a line of this shape are left out of the result."""
         if (source.host and line.host is None) or (source.rank is not None and line.rank is None):
             line = _with_origin(line, source)
         if line.local_rank is not None and line.rank is None and line.host:
@@ -105,14 +122,23 @@ class Scan:
             line = _with_rank(line, known) if known is not None else line
         if line.rank is not None and line.host:
             self.store.learn_rank(line.rank, line.host)
-        if line.time is not None and line.time.year > 1904:
+        if line.time is not None and line.time.year > YEARLESS:
             self.year = line.time.year
-        self.last_seen = line
+        explained = False
+        useful: list[Signature | str] = []
         for entry in entries:
-            if isinstance(entry, Signature):
-                self._signature(entry, line)
-            else:
-                self._scene(entry, line)
+            if isinstance(entry, str):
+                if self._scene(entry, line):
+                    useful.append(entry)
+                continue
+            if explained and entry.diagnosis == "app.exception":
+                useful.append(entry)
+                continue
+            matched = self._signature(entry, line)
+            explained = explained or (matched and not entry.diagnosis.startswith("fact:"))
+            if matched or entry.reads_digits:
+                useful.append(entry)
+        return tuple(useful)
 
     def _events(self, source: Source, number: int) -> None:
         """Read our trainer's event stream; a torn last line is skipped."""
@@ -151,42 +177,41 @@ class Scan:
         """Let the tables read what ranks wrote into their result files."""
         number = len(self.names)
         self.names.append("result")
+        chooser = Chooser()
         for rank, host, reason in self.attempt.reasons():
             for text in reason.splitlines()[-40:]:
                 self.lines += 1
                 line = Line(text, text, host, rank, None, None, False, self.lines, number)
-                for entry in _select(text):
-                    if isinstance(entry, Signature):
-                        self._signature(entry, line)
+                self._line(line, tuple(entry for entry in chooser.entries(_shape(text)) if isinstance(entry, Signature)), _RESULTS)
         for rank, name in self.attempt.hosts.items():
             self.store.learn_rank(rank, name)
 
-    def _signature(self, signature: Signature, line: Line) -> None:
+    def _signature(self, signature: Signature, line: Line) -> bool:
+        """Record a match; True if there was one."""
         match = signature.search(line.text)
         if match is None or quoted(line.text, match.start()):
-            return
+            return False
         self.store.add(signature, line, match.groupdict())
         if signature.diagnosis == "mem.cuda_oom" and len(self.oom_phase) < 4096:
             self.oom_phase.setdefault(line.position, self.phases.at(line, self.series.count > 0))
+        return True
 
-    def _scene(self, name: str, line: Line) -> None:
+    def _scene(self, name: str, line: Line) -> bool:
+        """Show a line to one scene; False if the scene has no use for lines of this shape."""
         if name == "series":
-            if self.series.feed(line) and line.time is not None:
+            taken = self.series.feed(line)
+            if taken and line.time is not None:
                 self.life.see_app_time(line.time)
-        elif name == "life":
-            self.life.feed(line)
+            return taken
+        if name == "life":
             if "Traceback (most recent" in line.text:
                 self.phases.new_traceback(line)
-        elif name == "phases":
-            self.phases.feed(line)
-        elif name == "transport":
-            self.transport.feed(line)
-        elif name == "links":
-            self.links.feed(line)
-        elif name == "failures":
-            self.failures.feed(line, self.store)
-        elif name == "peers":
-            self.peers.feed(line)
+                return True
+            return self.life.feed(line)
+        if name == "failures":
+            return self.failures.feed(line, self.store)
+        scene = {"phases": self.phases, "transport": self.transport, "links": self.links, "peers": self.peers}[name]
+        return scene.feed(line)  # type: ignore[attr-defined,no-any-return]
 
 
 def _with_origin(line: Line, source: Source) -> Line:
@@ -207,8 +232,11 @@ def _with_rank(line: Line, rank: int) -> Line:
     return Line(line.text, line.full, line.host, rank, None, line.time, line.kernel, line.position, line.source)
 
 
-def _build_table() -> tuple[list[str], dict[str, list[tuple[str, list[Signature | str]]]]]:
-    """Group all literals under short common cores, so that most lines are dismissed by few searches."""
+Entries = tuple["Signature | str", ...]
+
+
+def _users() -> dict[str, list[Signature | str]]:
+    """Which tables and scenes want a line that contains a literal."""
     users: dict[str, list[Signature | str]] = {}
     for signature in SIGNATURES:
         for literal in signature.needs:
@@ -225,39 +253,123 @@ def _build_table() -> tuple[list[str], dict[str, list[tuple[str, list[Signature 
     for name, literals in scenes.items():
         for literal in literals:
             users.setdefault(literal, []).append(name)
-    return _cover(users)
+    return users
 
 
-def _cover(
-    users: dict[str, list[Signature | str]],
-) -> tuple[list[str], dict[str, list[tuple[str, list[Signature | str]]]]]:
-    """Choose 3-letter cores greedily: each literal lies under one core that it contains."""
-    grams: dict[str, set[str]] = {}
-    for literal in users:
-        size = min(3, len(literal))
-        for at in range(len(literal) - size + 1):
-            grams.setdefault(literal[at : at + size], set()).add(literal)
-    left = set(users)
-    chosen: dict[str, list[tuple[str, list[Signature | str]]]] = {}
-    while left:
-        core = max(grams, key=lambda gram: (len(grams[gram] & left), gram))
-        covered = grams[core] & left
-        chosen[core] = [(literal, users[literal]) for literal in sorted(covered)]
-        left -= covered
-    return list(chosen), chosen
+def _fragments(literals: Iterable[str]) -> dict[str, list[str]]:
+    """The longest piece without a space of each literal: it lies within one word of every matching line."""
+    pieces: dict[str, list[str]] = {}
+    for literal in literals:
+        piece = max(literal.split(), key=len, default=literal)
+        pieces.setdefault(piece, []).append(literal)
+    return pieces
 
 
-_CORES, _LITERALS = _build_table()
+def _trie(words: Iterable[str]) -> re.Pattern[str]:
+    """One expression that finds any of the words; as a tree it is several times faster than a list of alternatives."""
+    root: dict[str, Any] = {}
+    for word in words:
+        node = root
+        for character in word:
+            if "" in node:
+                break  # a shorter word ends here and is found first
+            node = node.setdefault(character, {})
+        else:
+            node.clear()
+            node[""] = {}
+    return re.compile(_branch(root))
+
+
+def _branch(node: dict[str, Any]) -> str:
+    if "" in node:
+        return ""
+    parts = [re.escape(character) + _branch(below) for character, below in sorted(node.items())]
+    return parts[0] if len(parts) == 1 else "(?:" + "|".join(parts) + ")"
+
+
+_USERS = _users()
+_FRAGMENTS = _fragments(_USERS)
+_ANY_FRAGMENT = _trie(_FRAGMENTS)
 _ORDER = {name: at for at, name in enumerate(("phases", "life", "series", "transport", "links", "failures", "peers"))}
+_FAST = ("series", "transport")
+_RESULTS = Source("result", "")
 
 
-def _select(text: str) -> tuple[Signature | str, ...]:
-    """Which tables and scenes want lines like this one."""
-    found: dict[Signature | str, None] = {}
-    for core in _CORES:
-        if core in text:
-            for literal, wanting in _LITERALS[core]:
-                if literal in text:
-                    for entry in wanting:
-                        found[entry] = None
-    return tuple(sorted(found, key=lambda entry: _ORDER.get(entry, 99) if isinstance(entry, str) else 100))
+class Chooser:
+    """Decide which tables and scenes want a line; decisions are kept per shape and per word."""
+
+    def __init__(self) -> None:
+        """Begin with empty caches."""
+        self._shapes: dict[bytes, Entries] = {}
+        self._words: dict[bytes, tuple[str, ...]] = {}
+        self._seen: dict[bytes, int] = {}
+
+    def entries(self, shape: bytes) -> Entries:
+        """Who wants a line of this shape (the line without its digits)."""
+        known = self._shapes.get(shape)
+        if known is None:
+            if len(self._shapes) >= CACHE_SIZE:
+                self._shapes.clear()
+                self._seen.clear()
+            known = self._shapes[shape] = self._choose(shape)
+        return known
+
+    def keep(self, shape: bytes, entries: Entries) -> None:
+        """Remember who is left for lines of this shape."""
+        self._shapes[shape] = entries
+
+    def is_storm(self, shape: bytes) -> bool:
+        """Whether so many lines of this shape were read that only a sample of further ones is worth the time."""
+        count = self._seen.get(shape, 0) + 1
+        self._seen[shape] = count
+        return count > STORM_LINES and count % STORM_SAMPLE != 0
+
+    def _choose(self, shape: bytes) -> Entries:
+        literals: list[str] = []
+        fresh: list[bytes] = []
+        for word in shape.split():
+            wanted = self._words.get(word)
+            if wanted is None:
+                fresh.append(word)
+            elif wanted:
+                literals.extend(wanted)
+        if fresh:
+            self._learn(fresh, literals)
+        if not literals:
+            return ()
+        text = clean(shape)
+        found: dict[Signature | str, None] = {}
+        for literal in literals:
+            if literal in text:
+                for entry in _USERS[literal]:
+                    found[entry] = None
+        return tuple(sorted(found, key=_place))
+
+    def _learn(self, fresh: list[bytes], literals: list[str]) -> None:
+        """Remember new words; all of them together are dismissed at once where none can matter."""
+        if len(self._words) >= 4 * CACHE_SIZE:
+            self._words.clear()
+        together = b" ".join(fresh).decode("latin-1")
+        candidates = []
+        if _ANY_FRAGMENT.search(together):
+            candidates = [fragment for fragment in _FRAGMENTS if fragment in together]
+        for word in fresh:
+            wanted = _wanted(word.decode("latin-1"), candidates) if candidates else ()
+            if len(word) <= 64:
+                self._words[word] = wanted
+            literals.extend(wanted)
+
+
+def _place(entry: Signature | str) -> int:
+    """Scenes first (they give the phase), the catch-all for exceptions last."""
+    if isinstance(entry, str):
+        return _ORDER.get(entry, 99)
+    return 101 if entry.diagnosis == "app.exception" else 100
+
+
+def _wanted(word: str, candidates: list[str]) -> tuple[str, ...]:
+    return tuple(literal for part in candidates if part in word for literal in _FRAGMENTS[part])
+
+
+def _shape(text: str) -> bytes:
+    return text.encode("utf-8", "replace").translate(None, _DIGITS)

@@ -36,6 +36,7 @@ _RATES = re.compile(
 _SCALE = re.compile(r"loss[ _]scale[\"']?\s*[:=]\s*(?P<scale>[\d.eE+]+)")
 _SKIPPED = re.compile(r"number of skipped iterations:\s*(?P<n>\d+)")
 _NANS = re.compile(r"number of nan iterations:\s*(?P<n>\d+)")
+_CLEAN_COUNTS = re.compile(r"number of skipped iterations:\s*0 \|(?!.*number of nan iterations:\s*[1-9])")
 _OVERFLOW = re.compile(
     r"OVERFLOW!.*(?:Attempted loss scale: (?P<scale>[\d.eE+]+))?|[Gg]radient overflow\..*loss scaler? .*?to (?P<to>[\d.eE+-]+)"
 )
@@ -67,7 +68,6 @@ class Series:
     """Follow the step lines of one job."""
 
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEEP))
-    stamps: deque[datetime] = field(default_factory=lambda: deque(maxlen=_KEEP))
     steps_by_source: dict[int, deque[int]] = field(default_factory=dict)
     last_step: int | None = None
     has_loss_key: bool = False
@@ -76,23 +76,52 @@ class Series:
     overflows: int = 0
     overflow_run: int = 0
     count: int = 0
-    baseline: list[float] = field(default_factory=list)
-    pending_time: datetime | None = None
-    stopped_by: int = 0
-    _last_unit: dict[str, float] = field(default_factory=dict)
+    came_back: int = 0
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    _norms: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    _shapes: dict[bytes, _Shape] = field(default_factory=dict)
 
     def feed(self, line: Line) -> bool:
         """Take one line; True if it was a step line."""
         text = line.text if line.text else line.full
         if "OVERFLOW!" in text or "radient overflow" in text:
             self.overflows += 1
-            return False
+            return True
         if _VALIDATION.search(text[:120]) and "elapsed time" not in text:
             return False
         sample = _parse(line, text)
         if sample is None:
             return False
         self._accept(sample)
+        return True
+
+    def learn(self, shape: bytes, text: str) -> None:
+        """Remember where the numbers stand in lines that differ from this one only in digits."""
+        if len(self._shapes) < 1024 and shape not in self._shapes:
+            found = _shape_of(text)
+            if found is not None:
+                self._shapes[shape] = found
+
+    def feed_known(self, shape: bytes, raw: bytes, position: int, source: int) -> bool:
+        """The fast way for a line of a known shape; False if it is not one."""
+        known = self._shapes.get(shape)
+        if known is None:
+            return False
+        text = raw.decode("utf-8", "replace")
+        numbers = _PLAIN_NUMBER.findall(text)
+        if len(numbers) != known.count or (b"number of skipped" in raw and not _CLEAN_COUNTS.search(text)):
+            return False
+        step, loss, norm, seconds, rate = (float(numbers[at]) if at >= 0 else None for at in known.places)
+        self._accept(
+            Sample(
+                step=int(step) if step is not None else None,
+                loss=loss,
+                norm=norm,
+                seconds=seconds * known.unit if seconds else None,
+                rate=rate,
+                line=Line(text, text, position=position, source=source),
+            )
+        )
         return True
 
     def feed_event(self, record: dict[str, object], line: Line) -> None:
@@ -112,9 +141,6 @@ class Series:
             self.has_loss_key = True
         elif self.has_loss_key and sample.norm is not None and not finite(sample.norm):
             sample.lost_loss = True
-        stamp = sample.line.time or parse_time(sample.line.full[:120])
-        if stamp is not None and (not self.stamps or stamp > self.stamps[-1]):
-            self.stamps.append(stamp)
         new_step = sample.step is None or self.last_step is None or sample.step != self.last_step
         if new_step and not sample.skipped:
             marks = self.steps_by_source.setdefault(sample.line.source, deque(maxlen=3))
@@ -129,10 +155,10 @@ class Series:
     def _check_nan(self, sample: Sample) -> None:
         if self.first_nan is not None:
             if sample.loss is not None and finite(sample.loss) and sample.line.position > self.first_nan.line.position:
-                self.stopped_by += 1
-                if self.stopped_by >= 5 and not sample.nan_count:
+                self.came_back += 1
+                if self.came_back >= 5 and not sample.nan_count:
                     # The loss came back and stayed: whatever it was, it was skipped over.
-                    self.first_nan, self.stopped_by = None, 0
+                    self.first_nan, self.came_back = None, 0
             return
         bad_loss = sample.loss is not None and not finite(sample.loss)
         if (bad_loss or sample.lost_loss or sample.nan_count > 0) and not sample.skipped:
@@ -143,17 +169,22 @@ class Series:
         loss = sample.loss
         if loss is None or not finite(loss):
             return
-        history = [old.loss for old in self.samples if old.loss is not None and finite(old.loss)][-50:]
-        if not history:
-            return
-        middle = median(history)
-        spread = median(abs(value - middle) for value in history)
-        jump = loss - middle
-        limit = max(8 * 1.4826 * spread, 0.5 * abs(middle), 0.5) if len(history) >= 4 else max(abs(middle), 1.0)
-        norms = [old.norm for old in self.samples if old.norm is not None and finite(old.norm)][-50:]
-        loud = bool(norms) and sample.norm is not None and sample.norm > 8 * max(median(norms), 1e-9)
-        if (jump > limit or (loud and jump > 0.5 * limit)) and len(self.spikes) < 64:
+        losses, norms = self._losses, self._norms
+        norm = sample.norm if sample.norm is not None and finite(sample.norm) else None
+        quiet = losses and loss <= 1.05 * max(losses) and (norm is None or not norms or norm <= 4 * max(norms))
+        if not quiet and losses and self._is_spike(loss, norm) and len(self.spikes) < 64:
             self.spikes.append(sample)
+        losses.append(loss)
+        if norm is not None:
+            norms.append(norm)
+
+    def _is_spike(self, loss: float, norm: float | None) -> bool:
+        middle = median(self._losses)
+        spread = median(abs(value - middle) for value in self._losses)
+        enough = len(self._losses) >= 4
+        limit = max(8 * 1.4826 * spread, 0.5 * abs(middle), 0.5) if enough else max(abs(middle), 1.0)
+        loud = norm is not None and bool(self._norms) and norm > 8 * max(median(self._norms), 1e-9)
+        return loss - middle > limit or (loud and loss - middle > 0.5 * limit)
 
     def later_steps(self, source: int, position: int) -> bool:
         """Whether three different steps were printed in this source after a position."""
@@ -162,11 +193,23 @@ class Series:
 
     def steps_after(self, moment: datetime) -> bool:
         """Whether at least three steps carry a later time."""
-        return len(self.stamps) >= 3 and self.stamps[-3] > moment
+        stamps = self.stamps
+        return len(stamps) >= 3 and stamps[-3] > moment
+
+    @property
+    def stamps(self) -> list[datetime]:
+        """Rising times of the last step lines, read only when somebody asks."""
+        rising: list[datetime] = []
+        for sample in self.samples:
+            stamp = sample.line.time or parse_time(sample.line.full[:160])
+            if stamp is not None and (not rising or stamp > rising[-1]):
+                rising.append(stamp)
+        return rising
 
     def interval(self) -> float | None:
         """Median time between step lines, in seconds."""
-        gaps = [(later - earlier).total_seconds() for earlier, later in zip(self.stamps, list(self.stamps)[1:])]
+        stamps = self.stamps
+        gaps = [(later - earlier).total_seconds() for earlier, later in zip(stamps, stamps[1:])]
         gaps = [gap for gap in gaps if gap > 0]
         return median(gaps) if gaps else None
 
@@ -212,6 +255,47 @@ class Series:
         if base > 0 and all(value > 1.35 * base for value in values[-tail:]):
             return next(s for s, value in zip(by_seconds[-tail:], values[-tail:]) if value > 1.35 * base)
         return None
+
+
+_PLAIN_NUMBER = re.compile(r"\d+\.?\d*(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Which number of a line is step, loss, norm, seconds and rate (-1: absent), and how many there are."""
+
+    count: int
+    places: tuple[int, int, int, int, int]
+    unit: float
+
+
+def _shape_of(text: str) -> _Shape | None:
+    """Where the numbers stand; None if the fast way could read them wrongly."""
+    if any(pattern.search(text) for pattern in (_SKIPPED, _NANS)) and not _CLEAN_COUNTS.search(text):
+        return None
+    starts = [match.start() for match in _PLAIN_NUMBER.finditer(text)]
+    seconds, unit = None, 1.0
+    for pattern, factor in _TIMES:
+        seconds = pattern.search(text)
+        if seconds:
+            unit = factor
+            break
+    groups = (
+        (_STEP.search(text), "step"),
+        (_LOSS.search(text), "loss"),
+        (_NORM.search(text), "norm"),
+        (seconds, "t"),
+        (_RATES.search(text), "rate"),
+    )
+    places = []
+    for match, name in groups:
+        if match is None:
+            places.append(-1)
+        elif match.start(name) in starts and "," not in match[name]:
+            places.append(starts.index(match.start(name)))
+        else:
+            return None
+    return _Shape(len(starts), (places[0], places[1], places[2], places[3], places[4]), unit)
 
 
 def _parse(line: Line, text: str) -> Sample | None:

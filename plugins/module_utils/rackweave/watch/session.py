@@ -169,7 +169,7 @@ class Session:
     def _blame(self, look: Mapping[str, Any]) -> Blame:
         if self.plan is None:
             return NOBODY
-        return blame(self.plan.ranks, _by_rank(look["results"]), look["exits"], _by_rank(look["phases"]))
+        return blame(self.plan.ranks, _by_rank(look["rank_results"]), look["exits"], _by_rank(look["phases"]))
 
     def _logs(self) -> Mapping[str, str]:
         arguments = {"run_dir": self.settings.run_dir, "attempt": self.follower.attempt}

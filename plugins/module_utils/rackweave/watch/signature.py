@@ -48,6 +48,12 @@ class Signature:
         """The compiled ``unless``; None where there is none."""
         return re.compile(self.unless) if self.unless else None
 
+    @cached_property
+    def reads_digits(self) -> bool:
+        """Whether two lines that differ only in digits can differ in their answer."""
+        bare = re.sub(r"\\[dws]|\{\d*,?\d*\}|\(\?P<\w+>", "", self.pattern + self.unless)
+        return bool(re.search(r"\d|\(\?[<!=]", bare))
+
     def search(self, text: str) -> re.Match[str] | None:
         """Return the match in a message, or None."""
         match = self.regex.search(text)

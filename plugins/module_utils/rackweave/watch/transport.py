@@ -22,6 +22,10 @@ _NETWORK = re.compile(
 _CHANNEL = re.compile(
     r"Channel (?P<channel>\d+)(?:/\d+)? ?: ?(?P<from>\d+)\[[0-9a-fx]+\] -> (?P<to>\d+)\[[0-9a-fx]+\] \[(?P<way>send|receive)\] via (?P<via>.+?)\s*$"
 )
+_FAST = re.compile(
+    rb"(?:\[[\d :-]{19}\] )?(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO Channel \d+(?:/\d+)? ?: ?(?P<from>\d+)\[[0-9a-fx]+\] -> "
+    rb"(?P<to>\d+)\[[0-9a-fx]+\] (?:\[(?P<way>send|receive)\] via NET/(?P<net>\w+)(?P<via>\S*)|via (?P<local>P2P|SHM))"
+)
 _LOCAL_CHANNEL = re.compile(
     r"Channel \d+(?:/\d+)? ?: ?\d+\[[0-9a-fx]+\] -> \d+\[[0-9a-fx]+\] via (?:P2P|SHM|direct|MNNVL)"
 )
@@ -96,21 +100,43 @@ class Transport:
     hosts: dict[str, HostTransport] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
 
-    def feed(self, line: Line) -> None:
-        """Take one line; everything that is not NCCL's or a plugin's is ignored."""
+    def feed_raw(self, raw: bytes) -> bool:
+        """The fast way for a channel line that changes nothing; False if it has to be read properly."""
+        match = _FAST.match(raw)
+        if match is None:
+            return False
+        host = self.hosts.get(match["host"].decode("ascii", "replace"))
+        if host is None:
+            return False
+        if match["local"]:
+            host.local_channels += 1
+            return True
+        seen = host.rdma_ranks.get(int(match["to"] if match["way"] == b"receive" else match["from"]))
+        if seen is None or match["net"] == b"Socket":
+            return False
+        if (b"/GDRDMA" in match["via"]) not in seen:
+            return False
+        host.inter_channels += 1
+        return True
+
+    def feed(self, line: Line) -> bool:
+        """Take one line; True if it says something of a transport."""
         text = line.text
         if "NCCL" not in line.full and "NET/" not in text:
-            return
+            return False
         name = line.host or ""
         host = self.hosts.get(name)
         if host is None:
             if len(self.hosts) > 65536:
-                return
+                return False
             host = self.hosts[name] = HostTransport()
-        self._channel(host, line) or self._network(host, line) or self._gdr(host, line) or self._plugin(host, line)
+        taken = (
+            self._channel(host, line) or self._network(host, line) or self._gdr(host, line) or self._plugin(host, line)
+        )
         address = _OOB.search(text)
         if address and name:
             self.addresses.setdefault(address["address"] or address["boot"] or address["sock"], name)
+        return taken or address is not None
 
     def _channel(self, host: HostTransport, line: Line) -> bool:
         match = _CHANNEL.search(line.text)
@@ -203,7 +229,7 @@ class Transport:
 
     def _no_rdma(self) -> Iterator[Finding]:
         sockets = [name for name, host in self.hosts.items() if host.uses_socket and not host.only_local]
-        rdma = [name for name, host in self.hosts.items() if host.uses_rdma]
+        rdma = [name for name, host in self.hosts.items() if host.uses_rdma and name not in sockets]
         for name, host in self.hosts.items():
             forced = host.settings.get("NCCL_NET", "").upper().startswith("IB")
             filtered = "NCCL_IB_HCA" in host.settings and host.settings.get("NCCL_IB_DISABLE", "0") == "0"

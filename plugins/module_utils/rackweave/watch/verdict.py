@@ -213,8 +213,8 @@ def _order(finding: Finding) -> tuple[int, int, datetime, int]:
     """Causes before consequences, then the earliest; alarms before notes."""
     rank = finding.depth
     group = 0 if CLASSES[finding.diagnosis].alarm else 1
-    tier = next(at for at, limit in enumerate((17, 33, 37, 1000)) if rank < limit)
-    if tier == 3:
+    tier = next(at for at, limit in enumerate((10, 17, 33, 37, 1000)) if rank < limit)
+    if tier == 4:
         return (group, 100 + rank, finding.time or datetime.max, finding.position)
     return (group, tier, finding.time or datetime.max, finding.position * 1000 + rank)
 

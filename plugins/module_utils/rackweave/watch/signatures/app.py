@@ -19,7 +19,7 @@ TABLE = (
         r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Exit)(?: \(.{0,40}\))?(?::\s|:?$)|^(?:Exception|AssertionError)(?::|$)|device-side assert triggered",
         "[rank2]: ValueError: tokenizer returned 0 tokens for document 1822",
         blame="both",
-        depth=45,
-        unless=r"^(?:[A-Za-z_]\w*\.)*(?:" + _NOT_APP + r")|^\w*Warning\b|gloo/|ProcessGroup|NCCL error|\[c10d\]|Timed out waiting|store based barrier|TCPStore|Connection (?:reset|closed|refused)|failed to pass monitoredBarrier",
+        depth=37,
+        unless=r"^(?:[A-Za-z_]\w*\.)*(?:" + _NOT_APP + r")|^\w*Warning\b|gloo/|ProcessGroup|NCCL error|\[c10d\]|Timed out waiting|store based barrier|TCPStore|Connection (?:reset|closed|refused)|communicator was aborted|process group|NCCL |failed to pass monitoredBarrier",
     ),
 )  # fmt: skip

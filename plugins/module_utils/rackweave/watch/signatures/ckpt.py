@@ -38,12 +38,20 @@ TABLE = (
         "ckpt.missing_key/torch",
         "ckpt.missing_key",
         ("Missing key", "issing keys", "not in checkpoint", "Unexpected key", "not found in checkpoint", "not found in the checkpoint", "state_dict", "missing from the checkpoint", "parameter group"),
-        r"Missing key\(s\) in state_dict|Error\(s\) in loading state_dict|Missing key in checkpoint state_dict|(?i:missing keys?\b.{0,60}\b(?:checkpoint|state[_ ]dict))|"
+        r"Missing key\(s\) in state_dict|Missing key in checkpoint state_dict|(?i:missing keys?\b.{0,60}\b(?:checkpoint|state[_ ]dict))|"
         r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing (?:from|in) (?:the )?checkpoint))|"
         r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found )?in (?:the )?(?:checkpoint|state_dict)",
         "RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: \"decoder.layers.0.x\".",
         depth=19,
         unless=r"(?i)strict=False|missing keys?:? ?(?:\[\]|none|0\b)|<All keys matched|ignor(?:ed|ing)|_extra_state",
+    ),
+    S(
+        "ckpt.missing_key/header",
+        "ckpt.missing_key",
+        ("in loading state_dict",),
+        r"Error\(s\) in loading state_dict",
+        "[rank0]: RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:",
+        depth=36,
     ),
     S(
         "ckpt.reshard_unsupported/sizes",

@@ -19,7 +19,7 @@ TABLE = (
         "config.batch_size/divide",
         "config.batch_size",
         ("batch", "Batch"),
-        r"(?i)check batch related parameters|(?:global|train|micro|mini)[_ -]?batch[_ -]?size\b.{0,120}(?:not|must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|a multiple|equal)|train_batch_size is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|a multiple|at least|greater)|"
+        r"(?i)check batch related parameters|(?:global|train|micro|mini)[_ -]?batch[_ -]?size\b.{0,120}(?:not|must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|(?:a )?multiple|equal)|train_batch_size is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|(?:a )?multiple|at least|greater)|"
         r"(?:batch[_ -]size)\b.{0,60}\b(?:less|smaller) than\b.{0,40}(?:data.parallel|dp|world)",
         "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
         "gradient_acc_step * world_size 256 != 4 * 8 * 7",

@@ -18,8 +18,8 @@ TABLE = (
     S(
         "container.start_failed/any",
         "container.start_failed",
-        ("container start failed", "enroot-switchroot", "nvidia-container-cli", "OCI runtime", "device driver", "failed to create shim", "enroot-mount", "hook", "executable file not found", "container creation failed", "start container", "failed to create container", "CrashLoopBackOff", "CreateContainerError", "RunContainerError"),
-        r"pyxis: container start failed|enroot-(?:switchroot|mount|nsenter|mksquashovlfs)\S*: (?:failed|error)|nvidia-container-cli(?:\.real)?: .*(?:error|failed)|OCI runtime (?:create|exec) failed|could not select device driver|failed to create shim|"
+        ("container start failed", "enroot-switchroot", "nvidia-container-cli", "OCI runtime", "device driver", "failed to create shim", "enroot-mount", "hook", "spank_pyxis", "Plugin initialization failed", "pyxis: ", "enroot-", "executable file not found", "container creation failed", "start container", "failed to create container", "CrashLoopBackOff", "CreateContainerError", "RunContainerError"),
+        r"pyxis: container start failed|enroot-(?:switchroot|mount|nsenter|mksquashovlfs|aufs2ovlfs)\S*: (?:failed|error)|spank_pyxis\.so: (?:init|task_init|init_post_opt)\w*\(\) failed|task \d+ launch failed: Plugin initialization failed|pyxis: (?:couldn't mkdir|seccomp filter failed|mkdir: cannot create)|nvidia-container-cli(?:\.real)?: .*(?:error|failed)|OCI runtime (?:create|exec) failed|could not select device driver|failed to create shim|"
         r"(?:executable file not found in \$PATH)|container creation failed|pyxis: couldn't start container|(?i:(?:enroot|container|oci|prestart|createContainer|createRuntime|\.sh)\b.{0,60}\bhook\b.{0,60}\b(?:failed|exited|error))|hooks?(?:\.d)?/\S+ (?:exited with|returned|failed)|CreateContainerError|RunContainerError",
         "slurmstepd: error: pyxis: container start failed with error code: 1",
         blame="host",

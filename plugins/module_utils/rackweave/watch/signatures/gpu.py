@@ -69,7 +69,7 @@ TABLE = (
         "gpu.gsp_timeout/text",
         "gpu.gsp_timeout",
         ("GSP",),
-        r"waiting for RPC response from GPU\d* ?GSP|GSP (?:task|firmware) (?:crash|timeout|error|halt)|RmInitAdapter failed.*GSP",
+        r"waiting for RPC (?:response )?from (?:GPU\d* ?)?GSP|GSP (?:task|firmware) (?:crash|timeout|error|halt)|RmInitAdapter failed.*GSP",
         "NVRM: _kgspLogXid119: Timeout after 45s of waiting for RPC response from GPU0 GSP!",
         blame="host",
         depth=11,

@@ -9,7 +9,7 @@ TABLE = (
         "fact:watchdog",
         "fact:watchdog",
         ("collective operation timeout",),
-        r"(?:Watchdog caught )?collective operation timeout: Work\w+\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
+        r"(?:\[(?:PG [^\]]{0,80})?Rank (?P<inline>\d+)\] )?(?:Watchdog caught )?collective operation timeout: Work\w+\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
         "[rank4]:[E318 07:39:53.792630246 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=610, OpType=COALESCED, NumelIn=5, NumelOut=4, Timeout(ms)=600000) ran for 600086 milliseconds",
         blame="rank",
@@ -71,7 +71,7 @@ TABLE = (
         "hang.no_progress/resiliency",
         "hang.no_progress",
         ("subsequent heartbeat", "initial heartbeat", "hang detected", "ang detected", "section timeout", "ection timed out", "No progress"),
-        r"(?i)did not get (?:subsequent|initial) heartbeat|\bhang (?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
+        r"(?i)(?:\brank[ =:]+(?P<rank>\d+)\b.{0,60})?did not get (?:subsequent|initial) heartbeat|\bhang (?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
         r"section\(s\)? .*time[d-]* ?out",
         "[2026-03-01 10:00:00] [ERROR] [host2] Did not get subsequent heartbeat. Waited 120.00 seconds.",
         blame="both",

@@ -68,9 +68,9 @@ TABLE = (
     S(
         "launch.rdzv_unreachable/socket",
         "launch.rdzv_unreachable",
-        ("client socket has", "RendezvousConnectionError", "failed to connect to any network address", "onnection to the C", "Connection refused", "No route to host"),
+        ("client socket has", "RendezvousConnectionError", "failed to connect to any network address", "onnection to the C", "Connection refused", "No route to host", "connect() timed out", "DistNetworkError"),
         r"client socket has timed out after \d+ ?m?s while trying to connect|client socket has failed to connect to any network address|"
-        r"(?:^|\.)RendezvousConnectionError|connection to the C10d store has failed|ConnectionRefusedError: .*(?:rdzv|store|master)|DistNetworkError: .*(?:timed out|failed to connect)",
+        r"(?:^|\.)RendezvousConnectionError|connection to the C10d store has failed|ConnectionRefusedError: .*(?:rdzv|store|master)|DistNetworkError: .*(?:timed out|failed to connect)|connect\(\) timed out\. Original timeout",
         "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to (host1, 29500).",
         depth=45,
         unless=r"keep-alive|failed to shutdown",
@@ -154,6 +154,6 @@ TABLE = (
         ("grace", "Grace"),
         r"(?i)\b(?:grace (?:period|time)|kill ?wait)\b.{0,60}\b(?:exceeded|expired|over|ended)\b.{0,80}\b(?:sav|checkpoint)|(?:sav|checkpoint)\w*\b.{0,80}\b(?:did not finish|not finished|unfinished|incomplete)\b.{0,40}\b(?:within|before|in)\b.{0,40}\b(?:grace|kill|time limit|SIGKILL)",
         "[WARNING] grace period of 30 s exceeded while saving checkpoint at iteration 4200",
-        depth=28,
+        depth=16,
     ),
 )  # fmt: skip

@@ -20,6 +20,7 @@ TABLE = (
         ("ismatched NCCL version", "NCCL version mismatch"),
         r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)|NCCL version mismatch",
         "host1:5:5 [0] init.cc:1100 NCCL WARN Mismatched NCCL version detected : rank 3 version 22803 rank 0 version 22005",
+        blame="host",
         depth=24,
     ),
     S(

@@ -47,7 +47,7 @@ TABLE = (
         r"Got completion (?:from peer \S+ )?" + _STATUS + r"(?:1|2|4|6|7|8|9|10|11)\b)",
         "host5:68738:69060 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 192.0.2.11<39391> "
         "with error 4, opcode 32639, len 32639, vendor err 81 (Send)",
-        blame="host",
+        blame="both",
     ),
     S(
         "net.local_protection/ucx",
@@ -55,7 +55,7 @@ TABLE = (
         ("ocal protection", "emote access"),
         r"(?i)\blocal protection(?: error)?\b.*(?:mlx5|synd|vend)|remote access (?:error )?on mlx5",
         "[host7:12:0:12] ib_mlx5_log.c:177  Local protection on mlx5_0:1/RoCE (synd 0x4 vend 0x51 hw_synd 0/0)",
-        blame="host",
+        blame="both",
     ),
     S(
         "net.flush_cascade/nccl",
@@ -75,7 +75,7 @@ TABLE = (
         r"Connection refused|Invalid argument|Remote I/O error|Transport endpoint|Resource temporarily|Unknown error)|"
         r"[Ff]ailed to modify QP.* to (?:RTR|RTS)",
         "host3:4940:4960 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
-        blame="host",
+        blame="both",
         unless=r"NCCL INFO|retrying|local GID (?:fe80::|::,)",
     ),
     S(
@@ -84,7 +84,7 @@ TABLE = (
         ("ibv_create_qp",),
         r"ibv_create_qp failed(?! with (?:error )?(?:\d+ )?Cannot allocate)",
         "host3:4940:4960 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed with error Invalid argument",
-        blame="host",
+        blame="both",
         unless=r"NCCL INFO",
     ),
     S(
@@ -103,7 +103,7 @@ TABLE = (
         r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:No such device|No such file|No data available|Cannot assign requested|"
         r"Address not available)|ibv_modify_qp failed .*local GID (?:fe80::|::,)",
         "host8:1330:1391 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error No such device",
-        blame="host",
+        blame="both",
         unless=r"NCCL INFO|retrying",
         depth=29,
     ),
@@ -117,7 +117,7 @@ TABLE = (
         r"(?i:invalid (?:s?gid[_ ]?index|GID)\b)|(?i:failed to (?:get|read|query) (?:s?gid|gid index))",
         "host2:4420:4477 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
         "argument",
-        blame="host",
+        blame="both",
         unless=r"NCCL INFO (?!.*failed)|GID table changed",
         depth=29,
     ),
@@ -128,7 +128,7 @@ TABLE = (
         r"ibv_reg_(?:mr|dmabuf_mr)\w*(?:\(.*\))? failed|"
         r"ibv_(?:create_cq|alloc_pd|create_qp|create_comp_channel|create_srq)\w*(?:\(.*\))? failed(?: with)?(?: error)?:? ?(?:\d+ )?Cannot allocate memory",
         "host1:551:590 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
-        blame="host",
+        blame="both",
         unless=r"NCCL INFO",
         depth=27,
     ),
@@ -139,7 +139,7 @@ TABLE = (
         r"(?i)(?:unable|failed|could ?n[o']t) (?:to )?register (?:a )?(?:memory|mr)\b|(?:unable|failed) to create (?:a )?memory region|"
         r"max(?:imum)? locked memory.*(?:unlimited|ulimit)|couldn't allocate MR",
         "host1:9:9 [0] NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
-        blame="host",
+        blame="both",
         depth=27,
     ),
     S(
@@ -148,7 +148,7 @@ TABLE = (
         ("RLIMIT_MEMLOCK",),
         r"RLIMIT_MEMLOCK is \d+ bytes",
         "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
-        blame="host",
+        blame="both",
         depth=62,
         severity="warn",
     ),
@@ -159,8 +159,9 @@ TABLE = (
         r"ibv_open_device failed|NET/IB\S* ?: Unable to (?:open|query) (?:device|port)|Failed to open libibverbs|"
         r"ibv_(?:get_device_list|query_device\w*|query_port) failed|Failed to query device",
         "host3:1201:1260 [0] transport/net_ib.cc:148 NCCL WARN NET/IB : Unable to open device mlx5_bond_0",
-        blame="host",
+        blame="both",
         depth=57,
+        unless=r"NCCL INFO Failed to open libibverbs",
     ),
     S(
         "net.ib_init_failed/forced",
@@ -168,7 +169,7 @@ TABLE = (
         ("initialize any NET plugin", "Error: network"),
         r"Failed to initialize any NET plugin|Error: network .{1,64} not found",
         "host1:610:680 [0] net.cc:306 NCCL WARN Error: network IB not found.",
-        blame="host",
+        blame="both",
         depth=26,
         severity="fatal",
     ),
@@ -274,7 +275,7 @@ TABLE = (
         r"link width.{0,30}(?:x\d+).{0,30}(?:expected|instead|of x\d+)",
         "host2:20:21 [0] transport/net_ib.cc:190 NCCL WARN NET/IB : mlx5_3:1 speed change detected",
         blame="host",
-        unless=r"(?i)not degraded|NVLink|gpu|RAID|md\d|array",
+        unless=r"(?i:not degraded|NVLink|RAID|\bmd\d|array)|\bGPU\b",
         depth=80,
     ),
 )  # fmt: skip

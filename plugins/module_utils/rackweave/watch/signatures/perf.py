@@ -13,7 +13,7 @@ TABLE = (
         r"(?:slow(?:est)? rank)[ :=#]*(?P<rank3>\d+)(?=.{0,60}(?:slower|behind|x\b))",
         "WARNING:straggler: rank 12 is a straggler: forward 412 ms against a median of 201 ms",
         depth=83,
-        unless=r"(?i)no stragglers?|0 stragglers|straggler[_ -]?(?:detect|minmax|report[_ ]interval|ctrlr)\w*\s*[=.:]|stragglers?: \[\]|disabled|enabled",
+        unless=r"(?i)no stragglers?|0 stragglers|straggler[_-](?:detect|minmax|report|ctrlr)\w*\s*[=.:]|straggler (?:detection|minmax|report interval)\s*[=.:]|stragglers?: \[\]|disabled|enabled",
     ),
     S(
         "perf.straggler/node",

@@ -116,7 +116,7 @@ TABLE = (
     S(
         "fact:controller_back",
         "fact:controller_back",
-        ("controller", "slurmctld", "Submitted batch job"),
+        ("ontroller", "lurmctld", "Submitted batch job"),
         r"(?i)(?:re-?connected|connection (?:re-?established|restored)|now responding|is UP\b|are UP).{0,40}|Submitted batch job \d+|registered with slurmctld",
         "Slurmctld(primary) at head1 is UP",
         unless=r"(?i)Nodes? \S+ now",
@@ -125,7 +125,7 @@ TABLE = (
         "slurm.unkillable_step/stepd",
         "slurm.unkillable_step",
         ("NOT ENDING WITH SIGNALS", "not ending with signals", "nkillable", "ill task failed", "UNKILLABLE"),
-        r"ON (?P<host>\S+) AT \S+ DUE TO JOB NOT ENDING WITH SIGNALS|(?i:not ending with signals)|(?i:unkillable step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)",
+        r"ON (?P<host>\S+) AT \S+ DUE TO JOB NOT ENDING WITH SIGNALS|(?i:not ending with signals)|(?i:unkillable step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|on node\(?s?\)?=(?P<host4>[\w.-]+): Kill task failed|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)",
         "slurmstepd: error: *** STEP 4412.0 STEPD TERMINATED ON host7 AT 2026-08-02T10:00:00 DUE TO JOB NOT ENDING WITH SIGNALS ***",
         blame="host",
         depth=27,

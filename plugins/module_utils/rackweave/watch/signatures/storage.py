@@ -48,7 +48,7 @@ TABLE = (
         "fact:mount_lost",
         "fact:mount_lost",
         ("not responding", "was lost; in progress", "ill wait for recovery", "has timed out for", "mds", "hung", "eer is down", "rpc", "expelled", "lease", "nreachable"),
-        r"nfs: server (?P<target>\S+) not responding|Connection to (?P<target2>\S+) \(at [^)]*\) was lost|"
+        r"nfs: server (?P<target>\S+) not responding|(?P<target2>[\w-]+): Connection to \S+ \(at [^)]*\) was lost|"
         r"ceph: (?P<target3>mds\d+) (?:hung|caps stale)|Lustre\w*: .*Request sent has (?:timed out|failed)",
         "host4 kernel: nfs: server 192.0.2.30 not responding, still trying",
         blame="host",
@@ -57,7 +57,7 @@ TABLE = (
         "fact:mount_back",
         "fact:mount_back",
         ("nfs: server", "onnection restored", "came back", "recover"),
-        r"nfs: server (?P<target>\S+) OK\b|Connection restored to (?P<target2>\S+)|ceph: (?P<target3>mds\d+) (?:came back|recovered|recovery completed)",
+        r"nfs: server (?P<target>\S+) OK\b|(?P<target2>[\w-]+): Connection restored to|ceph: (?P<target3>mds\d+) (?:came back|recovered|recovery completed)",
         "host4 kernel: nfs: server 192.0.2.30 OK",
         blame="host",
     ),
