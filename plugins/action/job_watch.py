@@ -33,6 +33,8 @@ ARGUMENT_SPEC = {
     "unreachable_s": {"type": "float", "default": 600.0},
 }
 
+SHOWN_EVIDENCE = 6  # lines; all of it is in verdict.json
+
 
 class ActionModule(ActionBase):
     """Validate, watch, write down, translate."""
@@ -122,7 +124,9 @@ def answer(conclusion):
     return {
         "failed": not conclusion.end.ok,
         "msg": document["sentence"],
-        "verdict": dict(document),
+        "diagnosis_class": document["diagnosis_class"],
+        "first_action": document["first_action"],
+        "evidence": document["evidence"][:SHOWN_EVIDENCE],
         "job_id": conclusion.job_id,
         "attempt": progress.attempt,
         "state": conclusion.end.state,

@@ -39,7 +39,9 @@ EXAMPLES = r"""
 RETURN = r"""
 state: {description: Final state of the job in Slurm., returned: always, type: str}
 culprit: {description: "C(rank:N) or C(host:NAME), comma separated, or C(none).", returned: always, type: str}
-verdict: {description: Content of C(verdict.json)., returned: always, type: dict}
+diagnosis_class: {description: Class of the cause., returned: always, type: str}
+first_action: {description: What to do first., returned: always, type: str}
+evidence: {description: First lines; all are in C(verdict.json)., returned: always, type: list, elements: str}
 job_id: {description: The job., returned: always, type: str}
 attempt: {description: Its last attempt., returned: always, type: str}
 first_step: {description: First step of that attempt., returned: always, type: int}

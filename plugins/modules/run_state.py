@@ -49,7 +49,7 @@ attempt: {description: The attempt that was read; empty where there is none yet.
 events: {description: New part of C(events.jsonl)., returned: success, type: str}
 offset: {description: Bytes known after this look., returned: success, type: int}
 more: {description: Whether more is there already., returned: success, type: bool}
-results: {description: Result file of each rank., returned: success, type: dict}
+rank_results: {description: Result file of each rank., returned: success, type: dict}
 phases: {description: Phase file of each rank., returned: success, type: dict}
 exits: {description: How each node's launcher ended, by host., returned: success, type: dict}
 documents:
@@ -125,7 +125,7 @@ def read_attempt(directory: Path, params: dict) -> dict:
     exits = {path.parent.name: read_object(path) for path in directory.glob("logs/*/exit.json")}
     return {
         **found,
-        "results": read_objects(directory / "result") if params["ranks"] else {},
+        "rank_results": read_objects(directory / "result") if params["ranks"] else {},
         "phases": read_objects(directory / "phase") if params["ranks"] else {},
         "exits": {host: value for host, value in exits.items() if value is not None},
         "end": read_object(directory / "end.json"),

@@ -5,7 +5,7 @@ set -uo pipefail
 restart=${SLURM_RESTART_COUNT:-0}
 attempt="$RACKWEAVE_RUN_DIR/attempts/$SLURM_JOB_ID.$restart"
 export RACKWEAVE_RUN RACKWEAVE_RUN_DIR RACKWEAVE_VENV RACKWEAVE_COMMAND RACKWEAVE_STALL_S
-export RACKWEAVE_ATTEMPT="$attempt" RACKWEAVE_RESTART="$restart"
+export RACKWEAVE_ATTEMPT="$attempt" RACKWEAVE_RESTART="$restart" PYTHONDONTWRITEBYTECODE=1
 
 say() { printf '%s rackweave: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*"; }
 
@@ -37,7 +37,7 @@ save_and_exit() {
 trap save_and_exit USR1
 
 # One task per node; launch.sh is expanded there, not here. Without the kill switch a hung node keeps the allocation.
-srun --kill-on-bad-exit=1 --ntasks-per-node=1 --label bash "$attempt/launch.sh" &
+srun --kill-on-bad-exit=1 --wait=600 --ntasks-per-node=1 --label bash "$attempt/launch.sh" &
 srun_pid=$!
 # `wait` returns early when the trap has run, so it is asked again until srun itself is gone.
 srun_code=0

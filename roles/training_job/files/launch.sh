@@ -4,6 +4,7 @@
 set -uo pipefail
 : "${RACKWEAVE_ATTEMPT:?is set by job.sbatch; this script runs inside a job}"
 tool="$RACKWEAVE_ATTEMPT/launch.py"
+export PYTHONDONTWRITEBYTECODE=1  # nothing but run files and outputs belongs into the attempt directory
 
 if [ "${1:-}" = rank ]; then
   shift

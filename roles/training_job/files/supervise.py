@@ -215,7 +215,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.on_signal)
         words = torchrun_words()
-        say(f"node rank {os.environ['RACKWEAVE_NODE_RANK']} of {os.environ['RACKWEAVE_NNODES']}: {shlex.join(words)}")
+        env = os.environ
+        place = f"node rank {env['RACKWEAVE_NODE_RANK']} of {env['RACKWEAVE_NNODES']}, {env['RACKWEAVE_NPROC']} ranks"
+        master = f"{env['RACKWEAVE_MASTER_ADDR']}:{env['RACKWEAVE_MASTER_PORT']}"
+        say(f"{place}, master {master}: {shlex.join(words[words.index('rank') + 1 :])}")
         try:
             self.child = subprocess.Popen(words)
         except OSError as error:

@@ -24,7 +24,7 @@ CODE_OF_EXIT: Mapping[str, int] = {
 
 MEANING: Mapping[int, str] = {
     DONE: "done",
-    STOP: "stop: a configuration, data or application error that a new start would meet again",
+    STOP: "stop: an error that a new start would meet again",
     RETRY: "retry: a new start may work",
     RETRY_ELSEWHERE: "retry on other nodes",
     SAVED: "saved on request, continue with a new start",

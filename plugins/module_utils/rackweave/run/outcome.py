@@ -19,13 +19,14 @@ _SIGTERM = -15
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The real end state of a job; ``ok`` is what the play reports."""
+    """The real end state of a job; ``ok`` is what the play reports, ``reason`` what the batch script wrote last."""
 
     ok: bool
     saved: bool
     state: str
     code: int | None
     sentence: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ def judge_end(state: str, exit_code: int | None, end: Mapping[str, Any] | None) 
         end: content of ``end.json``; None where the script was ended before it could write.
     """
     code = end["code"] if end is not None else exit_code
-    reason = f": {end['reason']}" if end is not None and end["reason"] else ""
+    reason = str(end["reason"]) if end is not None else ""
     if state == "COMPLETED" or (state == "UNKNOWN" and code == 0):
         return JobEnd(True, False, "COMPLETED", 0, "the job ended well")
     if code == SAVED and state in ("FAILED", "UNKNOWN"):
         return JobEnd(True, True, state, code, "the job saved on request; launch again to continue")
     if state in ("FAILED", "UNKNOWN") and code is not None:
-        return JobEnd(False, False, "FAILED", code, f"the job FAILED ({meaning(code)}){reason}")
+        return JobEnd(False, False, "FAILED", code, f"the job FAILED ({meaning(code)})", reason)
     words = {
         "CANCELLED": "was cancelled",
         "TIMEOUT": "reached its time limit before it could save",
@@ -72,7 +73,7 @@ def judge_end(state: str, exit_code: int | None, end: Mapping[str, Any] | None) 
         "OUT_OF_MEMORY": "ran out of memory",
         "PREEMPTED": "was preempted",
     }
-    return JobEnd(False, False, state, code, f"the job {words.get(state, 'ended')} ({state}){reason}")
+    return JobEnd(False, False, state, code, f"the job {words.get(state, 'ended')} ({state})", reason)
 
 
 def blame(

@@ -77,7 +77,7 @@ def test_without_evidence_nobody_is_blamed():
     [
         ("COMPLETED", 0, None, True, "ended well"),
         ("FAILED", 77, None, True, "saved on request"),
-        ("FAILED", 64, {"code": 64, "reason": "node-b: bad"}, False, "FAILED (stop: a configuration"),
+        ("FAILED", 64, {"code": 64, "reason": "node-b: bad"}, False, "FAILED (stop: an error"),
         ("FAILED", 1, None, False, "exit status 1, which is none of ours"),
         ("NODE_FAIL", 0, None, False, "lost a node"),
         ("CANCELLED", 0, None, False, "was cancelled"),
