@@ -208,7 +208,8 @@ def test_addresses_are_read_from_the_kernel_where_ip_is_not_installed(tmp_path):
     net = tmp_path / "proc/net"
     net.mkdir(parents=True)
     header = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
-    rows = "eth0\t00000000\t014D590A\t0003\t0\t0\t0\t00000000\t0\t0\t0\neth0\t004D590A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    rows = "eth0\t00000000\t014D590A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+    rows += "eth0\t004D590A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
     (net / "route").write_text(header + rows)
     (net / "fib_trie").write_text("Main:\n  +-- 0.0.0.0/0 3 0 5\n        |-- 10.89.77.21\n           /32 host LOCAL\n")
     (net / "if_inet6").write_text("fd000000000000000000000000000015 02 40 00 80     eth0\n")
