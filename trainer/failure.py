@@ -14,7 +14,7 @@ from .outcome import write_json
 
 OOM_SCHEMA = "rackweave.oom/1"
 LARGEST = 10
-CPU_ALLOCATION_FAILED = "DefaultCPUAllocator: can't allocate memory"
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "failed to map segment", "std::bad_alloc")
 LOG = logging.getLogger("trainer")
 
 ADVICE = {
@@ -46,7 +46,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception means that memory ran out, on the GPU or on the host."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and CPU_ALLOCATION_FAILED in str(error)
+    # PyTorch's CPU allocator, the dynamic loader and system calls each wrap ENOMEM in an exception of their own.
+    return any(text in str(error) for text in NO_MEMORY)
 
 
 def report_out_of_memory(where: Where) -> str:

@@ -191,6 +191,7 @@ def test_running_out_of_memory_is_reported_with_phase_sizes_and_advice(
     call = "tests.support.ranks:train_with_memory_cap"
     ended = launcher.call(call, attempt, 1, attempt=str(attempt), phase=phase)
     assert ended.codes == [64], ended.logs[0][-2000:]
+    assert (attempt / "oom/0.json").exists(), ended.logs[0][-3000:]
     report = json.loads((attempt / "oom/0.json").read_text())
     assert (report["phase"], report["rank"]) == (phase, 0)
     assert report["allocated_bytes"] > 0
