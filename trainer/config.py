@@ -373,6 +373,36 @@ class GuardConfig:
 
 
 @dataclass(frozen=True)
+class WeightsConfig:
+    """Weights to start from instead of the seed: a directory with Hugging Face safetensors."""
+
+    format: str
+    path: str
+
+    def __post_init__(self) -> None:
+        require_choice("weights.format", self.format, ("huggingface",))
+
+
+LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (Hu et al. 2021) on the named linears; all other weights stay as they are."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "rank")
+        if not self.targets:
+            raise StopError("lora.targets is empty: nothing would be trained")
+        for target in self.targets:
+            require_choice("lora.targets", target, LORA_TARGETS)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """train.json."""
 
@@ -391,6 +421,8 @@ class TrainConfig:
     telemetry: TelemetryConfig
     engine: str = "deepspeed"
     guard: GuardConfig = GuardConfig()
+    weights: WeightsConfig | None = None
+    lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
         if self.schema != TRAIN_SCHEMA:

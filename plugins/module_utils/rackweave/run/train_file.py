@@ -62,7 +62,20 @@ TRAIN = Record(
             },
             optional=("peak_flops_per_second",),
         ),
-    }
+        "engine": Text(("deepspeed", "flat")),
+        "guard": Record(
+            {
+                "policy": Text(("stop", "skip", "rollback")),
+                "spike_factor": Nullable(Number(1.0)),
+                "window": Whole(8),
+                "limit": Whole(1),
+            },
+            optional=("policy", "spike_factor", "window", "limit"),
+        ),
+        "weights": Nullable(Record({"format": Text(("huggingface",)), "path": Text()})),
+        "lora": Nullable(Record({"rank": Whole(1), "alpha": Number(0.0), "targets": ListOf(Text())})),
+    },
+    optional=("engine", "guard", "weights", "lora"),
 )
 
 
