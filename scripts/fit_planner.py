@@ -9,7 +9,7 @@ from pathlib import Path
 from rackweave.cli.score import load_table
 from rackweave.plan.constants import Constants
 from rackweave.plan.refit import cross_validated, fit_all
-from rackweave.plan.scoring import predict, report, with_recompute
+from rackweave.plan.scoring import predict, report, settled
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tests/fixtures/planner/planner-validation.csv"
@@ -24,9 +24,9 @@ def main() -> None:
     table = load_table(arguments.rows)
     constants = Constants.shipped()
     for _ in range(2):
-        rows = [with_recompute(row, constants) for row in table.rows]
+        rows = [settled(row, constants) for row in table.rows]
         constants = fit_all(rows, constants)
-    rows = [with_recompute(row, constants) for row in table.rows]
+    rows = [settled(row, constants) for row in table.rows]
     plain = report(table, [predict(row, constants) for row in rows])
     crossed = report(table, cross_validated(rows, constants))
     FITTED.write_text(fitted_text(constants, len(rows), plain, crossed), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Compare the trainer with plain PyTorch on one GPU: cases x programs in one process, one line each, rows.jsonl.
 
-    python scripts/gpu_single.py --out DIR --run gpt-1.3b:8:peer,trainer --run gpt-1.3b:1:peer,trainer --steps 3:8
+python scripts/gpu_single.py --out DIR --run gpt-1.3b:8:peer,trainer --run gpt-1.3b:1:peer,trainer --steps 3:8
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def main() -> int:
         for program in programs:
             began = time.time()
             try:
-                row = run_program(program, case, mesh, Span(warmup, timed, program in arguments.profile.split(",")), arguments.out)
+                row = run_program(
+                    program, case, mesh, Span(warmup, timed, program in arguments.profile.split(",")), arguments.out
+                )
             except Exception:  # noqa: BLE001 - one failing program must not waste the machine
                 traceback.print_exc()
                 failed += 1

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import PlanError
 from ..plan.constants import Constants
 from ..plan.refit import cross_validated
-from ..plan.scoring import Table, predict, read_table, report, with_recompute
+from ..plan.scoring import Table, predict, read_table, report, settled
 
 HELP = "Score predictions against measured rows (CSV), with the shipped constants or refitted per family."
 
@@ -32,11 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     constants = Constants.shipped()
     table = load_table(arguments.rows)
-    rows = [with_recompute(row, constants) for row in table.rows]
-    if arguments.cross_validate:
-        scored = cross_validated(rows, constants)
-    else:
-        scored = [predict(row, constants) for row in rows]
+    rows = [settled(row, constants) for row in table.rows]
+    refit = arguments.cross_validate
+    scored = cross_validated(rows, constants) if refit else [predict(row, constants) for row in rows]
     result = report(table, scored)
     result["seconds"] = round(time.perf_counter() - started, 3)
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else as_text(result))

@@ -29,6 +29,7 @@ class Gpu:
         host_memory_bytes: of the usual host, all its GPUs together.
         generation: the family whose kernels it runs.
         board_power_w: what the board may draw; sustained rates follow it.
+        multiprocessors: streaming multiprocessors enabled.
         source: where the figures are from.
     """
 
@@ -48,6 +49,7 @@ class Gpu:
     host_memory_bytes: int
     generation: str
     board_power_w: float
+    multiprocessors: int
     source: str
 
     def peak_flops_per_second(self, precision: str) -> float:
@@ -77,76 +79,78 @@ _FIELDS = (
         "A100-40GB",
         ("A100-SXM4-40GB", "A100-40GB-SXM"),
         (40960, 312.0, 0, 0, 0, 1555, 300, 8, 8, 200, 32, 1000),
-        ("ampere", 400),
+        ("ampere", 400, 108),
         _A100,
     ),
     (
         "A100-80GB",
         ("A100-SXM4-80GB", "A100-80GB-SXM", "A100", "A100-SXM", "A100-SXM(DGX)"),
         (81920, 312.0, 0, 0, 0, 2039, 300, 8, 8, 200, 32, 2000),
-        ("ampere", 400),
+        ("ampere", 400, 108),
         _A100,
     ),
     (
         "H100",
         ("H100 80GB HBM3", "H100-SXM", "H100-80GB-SXM", "H100-80GB", "H100 SXM5"),
         (81559, 989.4, 1978.9, 0, 0, 3350, 450, 8, 8, 400, 64, 2000),
-        ("hopper", 700),
+        ("hopper", 700, 132),
         _H100,
     ),
     (
         "H100-PCIe",
         ("H100 PCIe",),
         (81559, 756.0, 1513.0, 0, 0, 2000, 300, 2, 8, 200, 64, 1000),
-        ("hopper", 350),
+        ("hopper", 350, 114),
         _H100,
     ),
     (
         "H100-NVL",
         ("H100 NVL",),
         (95830, 835.0, 1671.0, 0, 0, 3900, 300, 2, 8, 200, 64, 1000),
-        ("hopper", 400),
+        ("hopper", 400, 132),
         _H100,
     ),
     (
         "H100-96GB-HBM2e",
         ("H100-96GB-HBM2e(500W)", "H100 96GB HBM2e"),
         (97280, 989.4, 1978.9, 0, 0, 2400, 450, 8, 8, 400, 64, 2000),
-        ("hopper", 500),
+        ("hopper", 500, 132),
         "torchtitan benchmarks: H100 with HBM2e, 2.4 TB/s, 500 W cap, 400 Gb/s a GPU",
     ),
     (
         "H200",
         ("H200", "H200-141GB-SXM", "H200 SXM"),
         (143771, 989.4, 1978.9, 0, 0, 4800, 450, 8, 8, 400, 64, 2000),
-        ("hopper", 700),
+        ("hopper", 700, 132),
         "NVIDIA H200 data sheet (dense = sparse/2); host: DGX H200",
     ),
     (
         "B200",
         ("B200", "B200-SXM"),
         (183359, 2250.0, 4500.0, 4500.0, 9000.0, 8000, 900, 8, 8, 400, 64, 2000),
-        ("blackwell", 1000),
+        ("blackwell", 1000, 148),
         _BLACKWELL,
     ),
     (
         "GB200",
         ("GB200",),
         (189471, 2500.0, 5000.0, 5000.0, 10000.0, 8000, 900, 72, 4, 400, 450, 960),
-        ("blackwell", 1200),
+        ("blackwell", 1200, 148),
         _BLACKWELL,
     ),
     (
         "GB300",
         ("GB300",),
         (284208, 2500.0, 5000.0, 5000.0, 15000.0, 8000, 900, 72, 4, 800, 450, 960),
-        ("blackwell", 1400),
+        ("blackwell", 1400, 160),
         _BLACKWELL,
     ),
 )
 
 
-def _row(name: str, products: tuple[str, ...], figures: tuple[float, ...], kind: tuple[str, float], source: str) -> Gpu:
+def _row(
+    name: str, products: tuple[str, ...], figures: tuple[float, ...], kind: tuple[str, float, int], source: str
+) -> Gpu:
     mib, bf16, fp8, mxfp8, nvfp4, hbm, nvlink, domain, per_host, nic, link, memory = figures
     return Gpu(
         name=name,
@@ -165,6 +169,7 @@ def _row(name: str, products: tuple[str, ...], figures: tuple[float, ...], kind:
         host_memory_bytes=int(memory * 1e9),
         generation=kind[0],
         board_power_w=kind[1],
+        multiprocessors=kind[2],
         source=source,
     )
 

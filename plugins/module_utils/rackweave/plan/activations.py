@@ -77,7 +77,7 @@ def score_bytes(model: Architecture, layout: Layout, software: Software) -> floa
 
 def saved_bytes(model: Architecture, layout: Layout, software: Software, moe: bool) -> float:
     """Return what a layer keeps until its backward pass under the layout's way of recomputing."""
-    if layout.recompute == "full":
+    if layout.recompute in ("full", "partial"):
         return hidden_bytes(model, layout)
     whole = layer_bytes(model, layout, software, moe)
     if layout.recompute in ("none", "elementwise"):

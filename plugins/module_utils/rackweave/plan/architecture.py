@@ -18,7 +18,10 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture-of-experts feed-forward block; widths count elements of one expert."""
+    """A mixture-of-experts feed-forward block; widths count elements of one expert.
+
+    `domain_limit` is the most expert groups (hosts) that a token's experts lie in, 0 without a limit.
+    """
 
     num_experts: int
     experts_per_token: int
@@ -28,6 +31,7 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     expert_bias: bool = False
+    domain_limit: int = 0
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Constants:
         attention_ampere: share of the bf16 peak that fused attention sustains on Ampere.
         attention_hopper: the same on Hopper.
         attention_blackwell: the same on Blackwell.
+        attention_blackwell_fp8: the same in 8-bit recipes, whose attention runs partly in 8 bit there.
         attention_portable: the same of kernels written for Ampere, on later generations.
         attention_extra_keys: keys per query that fused attention spends on partial blocks.
         score_product: share of the peak of the score products in unfused attention.
@@ -51,7 +52,7 @@ class Constants:
         backward_layers: working set of the backward pass, in layers' saved activations.
         allocated_base_gib: tensors that belong to no layer.
         cached_share: blocks the allocator caches beyond live tensors, as a share of them.
-        context_gib: CUDA context, kernels and communication buffers of a process.
+        pipeline_engine_gib: buffers of DeepSpeed's pipeline engine and its communicators, outside the allocator.
     """
 
     product_ampere: float
@@ -64,6 +65,7 @@ class Constants:
     attention_ampere: float
     attention_hopper: float
     attention_blackwell: float
+    attention_blackwell_fp8: float
     attention_portable: float
     attention_extra_keys: float
     score_product: float
@@ -91,7 +93,7 @@ class Constants:
     backward_layers: float
     allocated_base_gib: float
     cached_share: float
-    context_gib: float
+    pipeline_engine_gib: float
 
     @classmethod
     def shipped(cls) -> Constants:
@@ -118,6 +120,8 @@ class Constants:
         name = f"product_fp8_{generation}" if precision == "fp8" else f"product_{generation}"
         return float(getattr(self, name))
 
-    def attention_share(self, generation: str) -> float:
+    def attention_share(self, generation: str, low_precision: bool) -> float:
         """Return the share of the bf16 peak that fused attention sustains."""
+        if generation == "blackwell" and low_precision:
+            return self.attention_blackwell_fp8
         return float(getattr(self, f"attention_{generation}"))

@@ -48,14 +48,19 @@ class Kernels:
         low = precision in _LOW_PRECISIONS
         reference = REFERENCE[generation]
         clock = (gpu.board_power_w / reference.board_power_w) ** constants.power_exponent
+        clock *= gpu.multiprocessors / reference.multiprocessors
         share = constants.product_share(generation, precision)
         share *= 1.0 if software.flash_attention else constants.library_2021
         native = software.native_attention or generation == "ampere"
-        attention = constants.attention_share(generation) if native else constants.attention_portable
+        attention = constants.attention_share(generation, low) if native else constants.attention_portable
         gpu.peak_flops_per_second(precision)  # refuses a precision that the part lacks
         peak, wide = reference.peak_flops_per_second(precision), reference.peak_flops_per_second("bf16")
+        products = peak * share * clock
+        if precision == "nvfp4":
+            # Blackwell Ultra has half again as many 4-bit units per multiprocessor; its own peak says so.
+            products = gpu.peak_flops_per_second(precision) * share
         return cls(
-            seconds_per_flop=1 / (peak * share * clock),
+            seconds_per_flop=1 / products,
             attention_seconds_per_flop=1 / (wide * attention * clock),
             score_seconds_per_flop=1 / (wide * constants.score_product * clock),
             wide_seconds_per_flop=1 / (wide * constants.product_share(generation, "bf16") * clock),
@@ -131,13 +136,14 @@ class Links:
         """Return links whose groups enter a domain through one NIC only (collectives before NCCL 2.12)."""
         return replace(self, one_nic=True)
 
-    def exchange(self, byte_count: float, size: int, copies: int) -> float:
+    def exchange(self, byte_count: float, size: int, copies: int, limit: int) -> float:
         """Return the seconds of an all-to-all over neighbouring ranks, each sending so many bytes in all.
 
         Args:
             byte_count: bytes that a rank sends, all copies of its tokens together.
             size: members of the group.
             copies: destinations of each token.
+            limit: most domains that they lie in, 0 without a limit.
         """
         if size == 1:
             return 0.0
@@ -145,7 +151,8 @@ class Links:
             return (size - 1) / size * byte_count / self.nvlink + self.nvlink_latency * _steps(size)
         # A token's copies for one domain cross the network once and fan out over NVLink there.
         domains = size / self.gpus_per_domain
-        reached = (domains - 1) * (1 - (1 - 1 / domains) ** copies) / copies
+        reached = domains * (1 - (1 - 1 / domains) ** copies)
+        reached = (min(reached, limit) if limit else reached) * (domains - 1) / domains / copies
         inside = byte_count / self.nvlink
         return max(reached * byte_count / self.network, inside) + self.network_latency * _steps(size)
 

@@ -50,7 +50,7 @@ class Software:
         tensor_overlap: tensor-parallel collectives are split and run beside matrix products.
         native_attention: attention kernels are written for the GPU generation (Transformer Engine), not portable.
         gradient_bytes: per parameter: 2 (16 bit), 4 (fp32 accumulation) or 6 (both, DeepSpeed's BF16_Optimizer).
-        loss_bytes: per logit at the peak: 2 (fused loss), 6 (fp32 copy) or 10 (fp32 copy and its gradient).
+        loss_bytes: per logit at the peak: 2 (fused loss), 4 (compiled), 6 (fp32 copy) or 14 (torch).
         reduce_bytes: per parameter that gradient reduction moves.
         fp32_weights: the weights themselves are fp32 shards (torch FSDP mixed precision).
         bucket_bytes: communication buckets of the ZeRO optimizer.

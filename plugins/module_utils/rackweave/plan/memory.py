@@ -5,9 +5,9 @@ Closed forms of arXiv:2205.05198 generalised to GQA, gated feed-forward blocks, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
-from .activations import hidden_bytes, layer_bytes, logits_bytes, saved_bytes
+from .activations import hidden_bytes, layer_bytes, logits_bytes, saved_bytes, score_bytes
 from .architecture import Architecture
 from .constants import Constants
 from .machine import Software
@@ -15,6 +15,8 @@ from .rules import Layout
 from .shapes import StageParameters, micro_batches_in_flight, moe_layers_of_stage, stage_layer_counts, stage_parameters
 
 GIB = 2**30
+_CONTEXT_BYTES = 1573 * 2**20  # CUDA context and kernels on an A100 (BLOOM log)
+_MAX_LIVE_PARAMETERS = 1e9  # DeepSpeed's default stage3_max_live_parameters
 _GRADIENT_BYTES = 2  # a weight gradient leaves its product in 16 bit before it is added to the accumulated one
 
 
@@ -44,6 +46,15 @@ class StageMemory:
     def reserved(self) -> float:
         """Bytes that the caching allocator holds: torch's max_memory_reserved."""
         return self.allocated + self.cached
+
+    @property
+    def needed(self) -> float:
+        """Bytes without which the process fails.
+
+        Before failing, the allocator returns the blocks that are wholly free; about a third of what it caches
+        lies between live tensors and stays.
+        """
+        return self.allocated + self.cached / 3 + self.context
 
     @property
     def nvidia_smi(self) -> float:
@@ -76,11 +87,12 @@ def stage_memory(
     activations = micro_batches_in_flight(layout, stage) * kept
     last = stage == sizes.pipeline_parallel_size - 1
     logits = logits_bytes(model, layout, software.loss_bytes) if last else 0.0
-    whole = layer_bytes(model, layout, software, False)
-    working = (constants.backward_layers + (1.0 if layout.recompute == "full" else 0.0)) * whole
-    working += _GRADIENT_BYTES * _largest_matrices(model, layout, last)
+    working = _working_set(model, layout, software, constants, last)
+    if layout.engine == "fsdp":
+        # The logits are gone before the last layer is gathered again for its backward pass.
+        logits, working = (logits, 0.0) if logits > working else (0.0, working)
     working += constants.allocated_base_gib * GIB
-    gathered = _gathered_bytes(model, layout, held) + software.bucket_bytes
+    gathered = _gathered_bytes(model, layout, software, held) + software.bucket_bytes
     buffers = 2 * hidden_bytes(model, layout) if sizes.pipeline_parallel_size > 1 else 0.0
     live = weights + gradients + optimizer + activations + logits + gathered + working + buffers
     return StageMemory(
@@ -94,7 +106,7 @@ def stage_memory(
         working_set=working,
         pipeline_buffers=buffers,
         cached=constants.cached_share * live,
-        context=constants.context_gib * GIB,
+        context=_CONTEXT_BYTES + (constants.pipeline_engine_gib * GIB if _is_deepspeed_pipeline(layout) else 0.0),
     )
 
 
@@ -140,7 +152,11 @@ def _state_bytes(layout: Layout, software: Software, parameters: float, replicas
     return weights, gradients, optimizer
 
 
-def _gathered_bytes(model: Architecture, layout: Layout, held: StageParameters) -> float:
+def _is_deepspeed_pipeline(layout: Layout) -> bool:
+    return layout.engine == "deepspeed-pipeline"
+
+
+def _gathered_bytes(model: Architecture, layout: Layout, software: Software, held: StageParameters) -> float:
     """Return the bytes of whole layers that ZeRO-3 holds: this one, the next, and the gradient of one.
 
     With a pipeline the whole stage stays gathered, and its fp32 gradients whole, until its last micro-batch.
@@ -149,9 +165,21 @@ def _gathered_bytes(model: Architecture, layout: Layout, held: StageParameters) 
         return 0.0
     if layout.sizes.pipeline_parallel_size > 1:
         return (2 + 4) * held.total
+    largest = _largest_matrices(model, layout, False)
+    if not software.fp32_weights:
+        # DeepSpeed gathers parameter by parameter, ahead of use up to a limit.
+        return 2 * max(_MAX_LIVE_PARAMETERS, largest)
     layer = max(model.layer_parameters, model.moe_layer_parameters) / layout.sizes.tensor_parallel_size
     ends = model.vocab_size * model.hidden_size / layout.sizes.tensor_parallel_size
     return 2 * (3 * layer + 2 * ends)
+
+
+def _working_set(model: Architecture, layout: Layout, software: Software, constants: Constants, last: bool) -> float:
+    """Return the bytes of one layer's backward pass: gradients of its activations, and the recomputed layer."""
+    scores = score_bytes(model, layout, software)
+    whole = layer_bytes(model, replace(layout, recompute="none"), software, False)
+    working = constants.backward_layers * (whole - scores) + (whole if layout.recompute == "full" else 0.0)
+    return working + _GRADIENT_BYTES * _largest_matrices(model, layout, last)
 
 
 def _largest_matrices(model: Architecture, layout: Layout, last: bool) -> float:

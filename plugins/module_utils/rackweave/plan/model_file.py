@@ -223,6 +223,7 @@ def _deepseek(config: Config, label: str) -> dict[str, Any]:
         shared_ffn_hidden_size=int(config.get("n_shared_experts") or 0) * config["moe_intermediate_size"],
         dense_layers=int(config.get("first_k_dense_replace") or 0),
         router_bias=config.get("model_type") == "deepseek_v3",
+        domain_limit=int(config.get("topk_group") or 0),
     )
     latent = LatentAttention(
         int(config.get("q_lora_rank") or 0),

@@ -13,8 +13,8 @@ from .rules import Layout
 from .shapes import padded_vocabulary
 
 _SMOOTH = 4.0  # exponent of smooth minima and maxima
-# Bytes per logit that the loss reads and writes forward and backward: fused, Megatron's steps, torch's steps.
-_LOSS_TRAFFIC = {2: (8, 8), 6: (38, 14), 10: (30, 20)}
+# Bytes per logit that the loss reads and writes forward and backward: fused, compiled, Megatron's steps, torch's steps.
+_LOSS_TRAFFIC = {2: (8, 8), 4: (8, 8), 6: (38, 14), 14: (30, 20)}
 # A head dimension that 8 does not divide leaves the tensor cores: 312 against 78 TFLOP/s (NVIDIA A100 data sheet).
 _OFF_TENSOR_CORES = 4.0
 _BACKWARD_STREAM = 1.5  # elementwise kernels read the output's gradient beside their input
@@ -199,7 +199,9 @@ class PassModel:
         if size == 1 or experts is None:
             return 0.0
         copies = tokens / layout.sizes.tensor_parallel_size * experts.experts_per_token
-        seconds = self.links.exchange(2 * copies * self.model.hidden_size, size, experts.experts_per_token)
+        seconds = self.links.exchange(
+            2 * copies * self.model.hidden_size, size, experts.experts_per_token, experts.domain_limit
+        )
         return 2 * seconds / self.constants.expert_exchange
 
     def _context_traffic(self, layout: Layout, tokens: float) -> float:

@@ -162,7 +162,7 @@ _TABLE = (
         10000.0,
         family="moe",
         head_dim=192,
-        experts=Experts(160, 6, 1536, shared_ffn_hidden_size=3072, dense_layers=1),
+        experts=Experts(160, 6, 1536, shared_ffn_hidden_size=3072, dense_layers=1, domain_limit=3),
         latent_attention=LatentAttention(1536, 512, 128, 64, 128),
     ),
     _llama(
@@ -177,7 +177,7 @@ _TABLE = (
         10000.0,
         family="moe",
         head_dim=192,
-        experts=Experts(256, 8, 2048, shared_ffn_hidden_size=2048, dense_layers=3, router_bias=True),
+        experts=Experts(256, 8, 2048, shared_ffn_hidden_size=2048, dense_layers=3, router_bias=True, domain_limit=4),
         latent_attention=LatentAttention(1536, 512, 128, 64, 128),
     ),
 )

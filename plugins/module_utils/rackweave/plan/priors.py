@@ -19,6 +19,7 @@ STEP_PRIORS = {
     "attention_ampere": Prior("share", 0.55, 2.0),
     "attention_hopper": Prior("share", 0.6, 2.0),
     "attention_blackwell": Prior("share", 0.6, 2.0),
+    "attention_blackwell_fp8": Prior("share", 0.7, 2.0),
     "attention_portable": Prior("share", 0.25, 2.0),
     "attention_extra_keys": Prior("positive", 1000.0, 2.8),
     "score_product": Prior("share", 0.45, 2.0),
@@ -48,5 +49,5 @@ MEMORY_PRIORS = {
     "backward_layers": Prior("positive", 1.5, 1.0),
     "allocated_base_gib": Prior("positive", 0.4, 1.0),
     "cached_share": Prior("positive", 0.06, 1.0),
-    "context_gib": Prior("positive", 3.0, 1.0),
+    "pipeline_engine_gib": Prior("positive", 3.0, 1.0),
 }

@@ -442,11 +442,18 @@ def _read_software(row: _Cells, layout: Layout) -> Software:
         native_attention=not sharded,
         gradient_bytes=2 if layout.precision == "fp16" else 6 if old else 4,
         reduce_bytes=2 if layout.precision == "fp16" or "mode PURE" in notes else 4,
-        loss_bytes=10 if sharded else 2 if "CE fusion" in notes else 6,
+        loss_bytes=_loss_bytes(notes, sharded),
         fp32_weights=sharded,
         bucket_bytes=_ZERO_BUCKETS if layout.engine == "deepspeed-pipeline" else 0.0,
         trains="adapters" if re.search(r"task[= ]LoRA", notes) else "all",
     )
+
+
+def _loss_bytes(notes: str, sharded: bool) -> int:
+    """Return bytes per logit: Composer's and a wholly compiled loss keep 16 bit, plain torch several fp32 copies."""
+    if sharded:
+        return 4 if "MP mode" in notes or "torch.compile" in notes else 14
+    return 2 if "CE fusion" in notes else 6
 
 
 def _nic_rate(row: _Cells, usual_gbps: float, gpus_per_host: int) -> float:

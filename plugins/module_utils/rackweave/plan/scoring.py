@@ -15,7 +15,6 @@ from .rows import COLUMNS, MEMORY_KINDS, MeasuredRow, UnscorableRow, read_row
 from .step_time import step_time
 
 TOTALS = {"max_allocated": "allocated", "max_reserved": "reserved", "nvidia_smi": "nvidia_smi"}
-USABLE_SHARE = 0.97
 _MIN_LAYOUTS = 6
 
 
@@ -63,14 +62,28 @@ def read_table(lines: Iterable[Mapping[str, str]], columns: Sequence[str]) -> Ta
     return Table(tuple(rows), total, unscored)
 
 
-def with_recompute(row: MeasuredRow, constants: Constants) -> MeasuredRow:
-    """Settle what a source leaves out of recomputation: none if that fits, else norms and activations only."""
-    if row.layout.recompute != "auto":
-        return row
-    plain = replace(row, layout=replace(row.layout, recompute="none"))
-    if predicted_memory(plain, constants).reserved <= USABLE_SHARE * row.machine.memory_bytes:
-        return plain
-    return replace(row, layout=replace(row.layout, recompute="elementwise"))
+def settled(row: MeasuredRow, constants: Constants) -> MeasuredRow:
+    """Settle what a source leaves out of ZeRO and recomputation: the least that fits.
+
+    Recomputation is none, else that of norms and activation functions, else `partial`: published recipes then
+    recompute a little more or keep activations on the host, at about the same speed.
+    """
+    choices = [row]
+    if row.layout.recompute == "auto":
+        kinds = ("none", "elementwise", "partial")
+        choices = [replace(row, layout=replace(row.layout, recompute=kind)) for kind in kinds]
+    if "zero" in row.inferred:
+        sharded = [replace(choice, layout=replace(choice.layout, zero_stage=1)) for choice in choices]
+        choices = [item for pair in zip(choices, sharded) for item in pair]
+    memory = predicted_memory(choices[-1], constants)
+    if memory.weights + memory.gradients > row.machine.memory_bytes:
+        # At the stated stage the model itself exceeds the GPU: what ran was sharded fully.
+        sharded = replace(row.layout, zero_stage=3, engine="fsdp", recompute="partial")
+        return replace(row, layout=sharded, inferred=(*row.inferred, "zero"))
+    for choice in choices:
+        if predicted_memory(choice, constants).needed <= choice.machine.memory_bytes:
+            return choice
+    return choices[-1]
 
 
 def predicted_memory(row: MeasuredRow, constants: Constants) -> StageMemory:
@@ -90,7 +103,7 @@ def predict(row: MeasuredRow, constants: Constants) -> Scored:
     if row.memory_gib is not None:
         gib = float(getattr(memory, TOTALS[row.memory_kind])) / GIB
     step = predicted_step(row, constants) if row.step_s is not None else None
-    return Scored(row, step, gib, memory.nvidia_smi <= row.machine.memory_bytes)
+    return Scored(row, step, gib, memory.needed <= row.machine.memory_bytes)
 
 
 def report(table: Table, scored: Sequence[Scored]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def _recomputed(layout: Layout, passes: PassTimes) -> float:
         return passes.forward_total
     if layout.recompute == "none":
         return 0.0
-    if layout.recompute == "elementwise":
+    if layout.recompute in ("elementwise", "partial"):
         return passes.stream_forward
     if layout.zero_stage == 3:
         # Every second matrix product and the elementwise kernels between (torchtitan's policy).
