@@ -25,6 +25,7 @@ class DeepSpeedZero:
     """See trainer.engine.Engine."""
 
     name = "deepspeed"
+    micro_batch = None
 
     def __init__(self, job: JobConfig, mesh: Mesh, stages: Sequence[Stage], infos: Sequence[ParameterInfo]) -> None:
         import deepspeed

@@ -6,7 +6,7 @@ Two engines share one interface: DeepSpeed (ZeRO 1-3) and a flat buffer (ZeRO 0 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,13 @@ class Engine(Protocol):
 
     def forward(self, chunk: int, tokens: Tensor, labels: Tensor | None) -> Tensor:
         """Run a model chunk."""
+
+    @property
+    def micro_batch(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Forward and backward of the whole model in one call that returns the loss, or None if there is no such thing.
+
+        Its gradients are divided by the number of micro-batches. Only where the model has one stage.
+        """
 
     def backward(self, scalar: Tensor) -> None:
         """Back-propagate from a scalar, already divided by the number of micro-batches."""

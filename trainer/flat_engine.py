@@ -7,7 +7,7 @@ without pipeline stages is one CUDA graph. The mathematics are DeepSpeed's (a te
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Callable, Optional
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .config import JobConfig
 from .engine import Fragment, StageList, StepReport, decays
+from .errors import StopError
 from .flat_adamw import AdamWConstants
 from .flat_graph import GraphedMicroBatch
 from .flat_loss import LossHead, softmax_gradient_
@@ -69,6 +70,10 @@ class FlatEngine:
         infos: Sequence[ParameterInfo],
         acceleration: Optional[Acceleration] = None,
     ) -> None:
+        if job.plan.sizes.offload != "none":
+            raise StopError(
+                f"engine=flat keeps optimizer states on the GPU; offload={job.plan.sizes.offload} needs deepspeed"
+            )
         self._mesh, self._stages, self._module = mesh, stages, StageList(stages)
         self._num_microbatches = job.plan.sizes.num_microbatches
         self._infos = {info.name: info for info in infos}
@@ -133,20 +138,25 @@ class FlatEngine:
 
     def _graphed(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """Return the micro-batch's mean loss; its gradients are accumulated, divided by the number of micro-batches."""
+        if not self._graphs:
+            self._capture(tokens, labels)
         self._count_forward(0)
-        keep = self._accumulations[0].keep
-        if keep not in self._graphs:
-            self._capture(keep, tokens, labels)
-        return self._graphs[keep](tokens, labels)
+        return self._graphs[self._accumulations[0].keep](tokens, labels).clone()
 
-    def _capture(self, keep: bool, tokens: Tensor, labels: Tensor) -> None:
-        """Capture a micro-batch; gradients that are there already outlive the warm-up."""
-        saved = [grad.clone() for grad in self.optimizer.state.gradients()] if self._graphs else []
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        self._graphs[keep] = GraphedMicroBatch(self._forward_backward, tokens, labels, pool)
+    def _capture(self, tokens: Tensor, labels: Tensor) -> None:
+        """Capture a micro-batch, and a second time where the first of a step differs from those that follow.
+
+        This happens before the first gradients of a run exist, so what warm-up leaves behind may simply be cleared.
+        """
+        keeps = {self._accumulations[0].keep}
+        if self._replaces:
+            keeps = {False, self._num_microbatches > 1}
+        pool = None
+        for keep in sorted(keeps):
+            self._accumulations[0].keep = keep
+            self._graphs[keep] = GraphedMicroBatch(self._forward_backward, tokens, labels, pool)
+            pool = self._graphs[keep].pool()
         self.optimizer.clear()
-        for grad, value in zip(self.optimizer.state.gradients(), saved):
-            grad.copy_(value)
 
     def _forward_backward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         if self.optimizer.stream is not None:
@@ -207,8 +217,14 @@ class FlatEngine:
             states = {"master": master[own], "exp_avg": state.exp_avg[own], "exp_avg_sq": state.exp_avg_sq[own]}
             yield Fragment(self._infos[piece.name], piece.parameter_start, states)
 
-    def refresh(self, optimizer_steps: int) -> None:
-        self.optimizer.steps = optimizer_steps
+    def counters(self) -> dict[str, float]:
+        scale = {} if self._scale is None else {"loss_scale": self._scale.value}
+        return {"optimizer_steps": float(self.optimizer.steps), **scale}
+
+    def refresh(self, counters: Mapping[str, float]) -> None:
+        self.optimizer.steps = int(counters["optimizer_steps"])
+        if self._scale is not None and "loss_scale" in counters:
+            self._scale.value = counters["loss_scale"]
         state, groups = self.optimizer.state, self.optimizer.groups
         master = state.master() if self._staged is None else self._staged
         if groups.data is not None and not groups.sharded:
@@ -249,9 +265,7 @@ def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo])
     )
     constants = AdamWConstants(config.beta1, config.beta2, config.epsilon, config.weight_decay)
     streaming = Streaming(gradients=sizes.zero_stage >= 2, weights=sizes.zero_stage == 3)
-    parameters = [
-        FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info)) for info in infos
-    ]
+    parameters = [FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info)) for info in infos]
     return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad), streaming)
 
 

@@ -40,6 +40,8 @@ class GraphedMicroBatch:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
             self._loss = run(self._tokens, self._labels)
+        # What warm-up needed outside of the graph's pool is needed no more.
+        torch.cuda.empty_cache()
 
     def pool(self) -> Any:
         """Return the memory pool; a graph that is never replayed at the same time may share it."""

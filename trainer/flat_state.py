@@ -83,7 +83,9 @@ class FlatState:
     def _adopt_masters(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         for piece in self.layout.fragments(self.shard):
             values = parameters[piece.name].detach().reshape(-1)
-            self._set_master(piece.shard_start, values[piece.parameter_start : piece.parameter_start + piece.numel].float())
+            self._set_master(
+                piece.shard_start, values[piece.parameter_start : piece.parameter_start + piece.numel].float()
+            )
 
     @torch.no_grad()
     def _adopt_weights(self, parameters: Mapping[str, torch.nn.Parameter], streamed: bool) -> None:

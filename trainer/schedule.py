@@ -60,12 +60,27 @@ class Schedule:
 
     def train(self, sampler: Sampler, step: int) -> list[Tensor]:
         """Accumulate the gradients of a step; return the micro-batches' losses (on the last stage, else nothing)."""
+        whole = self._engine.micro_batch
+        if whole is not None:
+            return self._whole(sampler, step, whole)
         return self._execute(sampler, step, forward_only=False)
 
     def evaluate(self, sampler: Sampler, batch: int) -> list[Tensor]:
         """Return the micro-batches' losses of one global batch, without gradients."""
         with torch.no_grad():
             return self._execute(sampler, batch, forward_only=True)
+
+    def _whole(self, sampler: Sampler, step: int, run: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        """Run the micro-batches of a model without stages in one call each; there is no order to keep."""
+        losses = []
+        for index, batch in enumerate(self._batches(sampler, step)):
+            self._marker.set("forward", step, index)
+            losses.append(run(*self._on_device(batch)))
+        return losses
+
+    def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        tokens, labels = torch.from_numpy(batch.tokens), torch.from_numpy(batch.labels)
+        return tokens.to(self._mesh.device, non_blocking=True), labels.to(self._mesh.device, non_blocking=True)
 
     def _execute(self, sampler: Sampler, step: int, forward_only: bool) -> list[Tensor]:
         self._step, self._forwards, self._backwards = step, 0, 0
@@ -89,10 +104,7 @@ class Schedule:
         if torch.is_grad_enabled():
             self._marker.set("forward", self._step, self._forwards)
         self._forwards += 1
-        batch = next(batches)
-        device = self._mesh.device
-        tokens = torch.from_numpy(batch.tokens).to(device, non_blocking=True)
-        labels = torch.from_numpy(batch.labels).to(device, non_blocking=True)
+        tokens, labels = self._on_device(next(batches))
         return self._engine.forward(stage.vp_stage or 0, tokens, labels), _loss_and_report
 
     def _backward_step(self, input_tensor: Any, output_tensor: Any, output_gradient: Any, *_: Any) -> Any:
