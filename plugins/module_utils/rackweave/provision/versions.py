@@ -84,10 +84,3 @@ def require_equal_versions(versions: Mapping[str, str], wanted: str | None = Non
         f"NVIDIA component versions differ: {found}; {aim}. Pick a version that the repository has for each of them, "
         "or point the repository variables at one that has"
     )
-
-
-def kernel_moved(before: str, after: str) -> str | None:
-    """Return a sentence if the kernel that the next boot takes is not the running one any more, else ``None``."""
-    if before == after:
-        return None
-    return f"the kernel of the next boot changed from {before} to {after}, and no driver module is built for it yet"

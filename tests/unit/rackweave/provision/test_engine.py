@@ -1,0 +1,68 @@
+import pytest
+from rackweave.errors import ProvisionError
+from rackweave.provision import engine
+
+
+def test_p041_containers_started_by_hand_get_unlimited_memlock_too():
+    assert engine.docker_daemon({}, gpus=False)["default-ulimits"]["memlock"] == {
+        "Name": "memlock",
+        "Hard": -1,
+        "Soft": -1,
+    }
+
+
+def test_lowering_memlock_is_refused():
+    options = {"default-ulimits": {"memlock": {"Name": "memlock", "Hard": 65536, "Soft": 65536}}}
+    with pytest.raises(ProvisionError, match="memlock"):
+        engine.docker_daemon(options, gpus=False)
+
+
+def test_options_are_merged_over_ours_and_leave_the_rest():
+    document = engine.docker_daemon({"data-root": "/scratch/docker", "runtimes": {"crun": {"path": "crun"}}}, gpus=True)
+    assert document["data-root"] == "/scratch/docker"
+    assert set(document["runtimes"]) == {"nvidia", "crun"}
+
+
+def test_enroot_paths_are_per_user_and_foreign_settings_are_refused():
+    assert "ENROOT_RUNTIME_PATH /run/enroot/user-$(id -u)" in engine.enroot_lines({})
+    with pytest.raises(ProvisionError, match="RUNTIME_PATH"):
+        engine.enroot_lines({"RUNTIME_PATH": "/tmp"})
+
+
+NODE = {
+    "shm_bytes": str(2**35),
+    "memlock_kb": "unlimited",
+    "uverbs": "8",
+    "gpus": "8",
+    "ipc": "ipc:[1]",
+    "net": "net:[2]",
+}
+
+
+def findings(**inside):
+    return engine.probe_findings({**NODE, **inside}, NODE)
+
+
+def test_a_container_like_its_node_has_no_findings():
+    assert findings() == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "word"),
+    [
+        ({"shm_bytes": str(64 * 2**20)}, "64 MiB"),
+        ({"memlock_kb": "8192"}, "8192 kB"),
+        ({"uverbs": "0"}, "0 RDMA devices"),
+        ({"gpus": "7"}, "7 GPUs"),
+        ({"ipc": "ipc:[9]"}, "IPC namespace"),
+        ({"net": "net:[9]"}, "network namespace"),
+    ],
+)
+def test_each_thing_a_container_lacks_is_named(inside, word):
+    (finding,) = findings(**inside)
+    assert word in finding
+
+
+def test_a_probe_that_died_half_way_is_no_good_probe():
+    with pytest.raises(ProvisionError, match="gpus"):
+        engine.parse_probe("shm_bytes=1\nmemlock_kb=2\nuverbs=0\nipc=a\nnet=b\n")

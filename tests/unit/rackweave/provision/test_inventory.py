@@ -1,0 +1,73 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rackweave.errors import ProvisionError
+from rackweave.provision import inventory
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("gpu[01-03]", ["gpu01", "gpu02", "gpu03"]),
+        ("gpu[1,3-4],login1", ["gpu1", "gpu3", "gpu4", "login1"]),
+        ("a b\nc", ["a", "b", "c"]),
+        ("r[1-2]n[08-10]", ["r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"]),
+        ("gpu[099-101].example.org", ["gpu099.example.org", "gpu100.example.org", "gpu101.example.org"]),
+        ("", []),
+    ],
+)
+def test_host_lists_expand_with_their_padding(text, names):
+    assert inventory.expand_hosts(text) == names
+
+
+@pytest.mark.parametrize("text", ["gpu[01-03", "gpu01]", "gpu[3-1]", "gpu[a-b]", "gpu[]", "gpu_01;reboot", "-n1"])
+def test_a_host_list_that_is_none_is_refused(text):
+    with pytest.raises(ProvisionError):
+        inventory.expand_hosts(text)
+
+
+@given(st.text(max_size=30))
+def test_no_text_makes_more_than_a_sentence_of_trouble(text):
+    try:
+        names = inventory.expand_hosts(text)
+    except ProvisionError:
+        return
+    assert all(names)
+
+
+SLURM = (
+    "NodeName=gpu01 Arch=x86_64 Gres=gpu:h100:8 NodeAddr=10.0.0.11 NodeHostName=gpu01 State=IDLE\n"
+    "NodeName=gpu02 Arch=x86_64 Gres=(null) NodeAddr=gpu02 NodeHostName=gpu02 State=DOWN*\n"
+)
+
+
+def test_a_live_slurm_gives_names_addresses_and_gpus():
+    assert inventory.parse_slurm_nodes(SLURM) == [
+        inventory.Host("gpu01", "10.0.0.11", "gpu:h100:8"),
+        inventory.Host("gpu02"),
+    ]
+
+
+def test_an_empty_answer_is_no_cluster():
+    with pytest.raises(ProvisionError, match="slurmctld"):
+        inventory.parse_slurm_nodes("Unable to contact slurm controller\n")
+
+
+def test_the_controller_is_the_first_one_configured():
+    assert (
+        inventory.parse_slurm_controller("SlurmctldHost[0]        = ctl1(10.0.0.1)\nSlurmctldHost[1] = ctl2\n")
+        == "ctl1"
+    )
+    with pytest.raises(ProvisionError, match="SlurmctldHost"):
+        inventory.parse_slurm_controller("ClusterName = x\n")
+
+
+def test_an_existing_slurm_is_left_alone():
+    made = inventory.inventory(inventory.parse_slurm_nodes(SLURM), inventory.Host("ctl1"), slurm_manage=False)
+    assert made["all"]["vars"]["slurm_manage"] is False
+    assert made["all"]["children"]["gpu_nodes"]["hosts"]["gpu01"] == {"ansible_host": "10.0.0.11"}
+
+
+def test_a_host_named_twice_is_refused():
+    with pytest.raises(ProvisionError, match="gpu1"):
+        inventory.inventory(inventory.hosts_named(["gpu1", "gpu1"]), inventory.Host("ctl"))

@@ -1,0 +1,88 @@
+import pytest
+from rackweave.errors import ProvisionError
+from rackweave.provision import storage
+
+NFS = {"path": "/mnt/shared", "type": "nfs", "source": "nas:/export/training"}
+LUSTRE = {"path": "/mnt/fast", "type": "lustre", "source": "10.0.0.1@o2ib:10.0.0.2@o2ib:/training"}
+
+
+def test_defaults_keep_a_node_bootable_and_a_save_from_failing():
+    (line,) = storage.fstab_lines([NFS])
+    options = line.split()[3].split(",")
+    assert {"nofail", "_netdev", "hard"} <= set(options)
+
+
+def test_gpfs_stays_out_of_the_mount_table():
+    assert storage.fstab_lines([{"path": "/gpfs", "type": "gpfs", "source": "fs1"}]) == []
+
+
+def test_a_parent_is_mounted_before_what_lies_below_it():
+    below = {**NFS, "path": "/mnt/shared/scratch", "source": "nas:/scratch"}
+    assert [mount["path"] for mount in storage.mounts([below, NFS])] == ["/mnt/shared", "/mnt/shared/scratch"]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({**NFS, "type": "nfs5"}, "nfs5"),
+        ({**NFS, "source": "nas"}, "form that nfs takes"),
+        ({**LUSTRE, "source": "/training"}, "form that lustre takes"),
+        ({**NFS, "path": "mnt"}, "absolute path"),
+        ({**NFS, "path": "/mnt/../etc"}, "absolute path"),
+        ({**NFS, "path": "/mnt/a b"}, "absolute path"),
+        ({**NFS, "opts": "ro"}, "unknown key opts"),
+        ({"path": "/mnt"}, "source"),
+    ],
+)
+def test_a_mount_that_cannot_work_is_refused(row, complaint):
+    with pytest.raises(ProvisionError, match=complaint):
+        storage.mounts([row])
+
+
+def test_two_mounts_of_one_path_are_refused():
+    with pytest.raises(ProvisionError, match="more than one"):
+        storage.mounts([NFS, {**NFS, "source": "nas:/other"}])
+
+
+TABLE = (
+    "proc /proc proc rw 0 0\n"
+    "nas:/export/training /mnt/shared nfs4 rw,vers=4.2 0 0\n"
+    "nas:/a\\040b /mnt/x\\040y nfs4 rw 0 0\n"
+)
+
+
+def test_a_right_mount_is_right_also_when_the_kernel_says_nfs4():
+    assert storage.mounted_wrongly(storage.mounts([NFS])[0], TABLE) is None
+
+
+def test_an_absent_and_a_foreign_mount_are_told_apart():
+    assert storage.mounted_wrongly(storage.mounts([LUSTRE])[0], TABLE) == "absent"
+    other = storage.mounts([{**NFS, "source": "other:/export"}])[0]
+    assert "nas:/export/training" in storage.mounted_wrongly(other, TABLE)
+
+
+def test_the_last_mount_of_a_path_is_the_one_that_is_seen():
+    table = TABLE + "tmpfs /mnt/shared tmpfs rw 0 0\n"
+    assert "tmpfs" in storage.mounted_wrongly(storage.mounts([NFS])[0], table)
+
+
+def test_targets_become_lines_of_discovery():
+    assert storage.discovery_lines(
+        [{"transport": "rdma", "address": "10.0.0.2", "subsystem": "nqn.2014-08.org:a"}]
+    ) == ["--transport=rdma --traddr=10.0.0.2 --trsvcid=4420 --nqn=nqn.2014-08.org:a"]
+    with pytest.raises(ProvisionError, match="rdma or tcp"):
+        storage.discovery_lines([{"transport": "fc", "address": "10.0.0.2"}])
+
+
+def test_striping_is_set_once():
+    stripe = {"count": -1, "size": "16M"}
+    assert storage.stripe_arguments(stripe) == ["-c", "-1", "-S", "16M"]
+    assert storage.stripe_is_set(stripe, "-1\n16777216\n")
+    assert not storage.stripe_is_set(stripe, "1\n16777216\n")
+    assert not storage.stripe_is_set(stripe, "")
+
+
+@pytest.mark.parametrize("stripe", [{"count": 0}, {"count": -2}, {"count": True}, {"size": "16 MB"}, {"size": "big"}])
+def test_impossible_striping_is_refused(stripe):
+    with pytest.raises(ProvisionError, match="stripe"):
+        storage.stripe_arguments(stripe)
