@@ -32,7 +32,7 @@ options:
   mirror: {description: Debian mirror; empty for mmdebstrap's default., type: str, default: ""}
   repository: {description: Image name without tag., type: str, default: localhost/rackweave-node}
   state:
-    description: Whether the image shall exist; V(absent) removes all images of the repository.
+    description: Whether the image shall exist; V(absent) removes the images of the repository that no container uses.
     type: str
     choices: [present, absent]
     default: present
@@ -93,9 +93,11 @@ def _last_error(text: str) -> str:
 def remove(module: AnsibleModule) -> None:
     podman, repository = module.params["podman"], module.params["repository"]
     _, out, _ = module.run_command([podman, "images", "--quiet", "--filter", f"reference={repository}"])
-    images = sorted(set(out.split()))
+    _, used, _ = module.run_command([podman, "ps", "--all", "--format", "{{.ImageID}}"])
+    in_use = [image[:12] for image in used.split()]
+    images = sorted({image for image in out.split() if image[:12] not in in_use})
     if images and not module.check_mode:
-        module.run_command([podman, "rmi", "--force", *images], check_rc=True)
+        module.run_command([podman, "rmi", *images], check_rc=True)
     module.exit_json(changed=bool(images), image="")
 
 

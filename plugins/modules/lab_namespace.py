@@ -16,7 +16,7 @@ description:
   - Writes a podman command that works on this machine. Where the machine's cgroup tree is not a pure version 2 one,
     podman runs in a mount namespace of its own in which it is; the machine's own cgroups stay as they are.
   - Notes down what the machine looked like before (O(directory)/before.json), so that O(state=absent) can tell what is
-    ours.
+    ours. The namespace serves all labs of the machine and stays until the last one is gone.
 options:
   directory:
     description: Directory on this machine for the namespace and the notes.
@@ -118,6 +118,8 @@ def absent(module: AnsibleModule, directory: Path) -> None:
     mount_dir = directory / "mnt"
     namespace = mount_dir / "ns"
     changed = directory.exists()
+    if changed and containers_left(module, directory / "podman"):
+        module.exit_json(changed=False, podman=str(directory / "podman"), msg="kept: another lab uses it")
     if changed and not module.check_mode:
         before = json.loads((directory / "before.json").read_text()) if (directory / "before.json").exists() else {}
         for path in (namespace, mount_dir):
@@ -130,6 +132,14 @@ def absent(module: AnsibleModule, directory: Path) -> None:
             if path.exists():
                 path.rmdir()
     module.exit_json(changed=changed, podman="")
+
+
+def containers_left(module: AnsibleModule, podman: Path) -> bool:
+    """Return whether containers of any lab are left; podman keeps one list of them, so they share the namespace."""
+    if not podman.exists():
+        return False
+    _, out, _ = module.run_command([str(podman), "ps", "--all", "--quiet"])
+    return bool(out.split())
 
 
 def remove_cgroups(parents: list[str]) -> None:

@@ -49,28 +49,42 @@ def decide_key(
     Raises:
         SlurmError: if daemons run with different keys, or with another key than the given one, without consent.
     """
-    used = {state.checksum: host for host, state in sorted(states.items()) if state.in_use and state.checksum}
-    changed = sorted(host for checksum, host in used.items() if checksum != given_checksum)
+    used: dict[str, list[str]] = {}
+    for host, state in sorted(states.items()):
+        if state.in_use and state.checksum:
+            used.setdefault(state.checksum, []).append(host)
     if given_checksum is not None:
-        if changed and not rotate_ok:
+        others = sorted(host for checksum, hosts in used.items() if checksum != given_checksum for host in hosts)
+        if others and not rotate_ok:
             raise SlurmError(
-                f"slurm_munge_key differs from the key that running daemons use on {', '.join(changed)}: "
+                f"slurm_munge_key differs from the key that running daemons use on {', '.join(others)}: "
                 "a new key stops every job step's authentication; set slurm_munge_rotate_ok to change it"
             )
         return KeyDecision("given", controller, "slurm_munge_key of the inventory")
-    if len(used) > 1 and not rotate_ok:
-        raise SlurmError(
-            f"Slurm daemons run with {len(used)} different munge keys (on {', '.join(sorted(used.values()))}): "
-            "they are not one cluster; set slurm_munge_rotate_ok to give all of them the controller's key"
-        )
-    if len(used) == 1:
-        return KeyDecision("read", next(iter(used.values())), "running daemons use it")
+    if used:
+        return _key_in_use(used, controller, rotate_ok)
     if states[controller].checksum:
         return KeyDecision("read", controller, "the controller has it")
     owners = sorted(host for host, state in states.items() if state.checksum)
     if owners:
         return KeyDecision("read", owners[0], "the only nodes with a key have it")
     return KeyDecision("generate", controller, "no node has a key")
+
+
+def _key_in_use(used: Mapping[str, list[str]], controller: str, rotate_ok: bool) -> KeyDecision:
+    """Choose among keys that running daemons use: a single one, or the controller's if most nodes agree with it."""
+    if len(used) == 1:
+        (hosts,) = used.values()
+        return KeyDecision("read", controller if controller in hosts else hosts[0], "running daemons use it")
+    agreeing = next((hosts for hosts in used.values() if controller in hosts), [])
+    if agreeing and (rotate_ok or len(agreeing) == max(map(len, used.values()))):
+        return KeyDecision("read", controller, "the controller and most nodes use it")
+    nodes = "; ".join(", ".join(hosts) for hosts in used.values())
+    raise SlurmError(
+        f"Slurm daemons run with {len(used)} different munge keys ({nodes}) "
+        f"and the controller {controller} is not among the majority: they are not one cluster; "
+        "set slurm_munge_rotate_ok to give all of them the controller's key"
+    )
 
 
 def decode_key(text: str) -> bytes:

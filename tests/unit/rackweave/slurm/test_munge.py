@@ -27,11 +27,27 @@ def test_fresh_nodes_each_with_a_package_key_take_the_controllers():
     assert decide_key(states, "ctl", None, rotate_ok=False).host == "ctl"
 
 
-def test_two_keys_in_use_are_not_one_cluster():
+def test_a_node_whose_key_was_damaged_gets_the_clusters_again():
+    states = {"ctl": KeyState("a", True), "gpu01": KeyState("b", True), "gpu02": KeyState("a", True)}
+    assert decide_key(states, "ctl", None, rotate_ok=False).host == "ctl"
+
+
+def test_in_a_run_limited_to_the_damaged_node_the_controller_decides():
     states = {"ctl": KeyState("a", True), "gpu01": KeyState("b", True)}
+    assert decide_key(states, "ctl", None, rotate_ok=False).host == "ctl"
+
+
+def test_a_controller_against_the_majority_needs_consent():
+    states = {"ctl": KeyState("a", True), "gpu01": KeyState("b", True), "gpu02": KeyState("b", True)}
     with pytest.raises(SlurmError, match="slurm_munge_rotate_ok"):
         decide_key(states, "ctl", None, rotate_ok=False)
     assert decide_key(states, "ctl", None, rotate_ok=True).host == "ctl"
+
+
+def test_two_clusters_without_a_running_controller_are_refused_even_with_consent():
+    states = {"ctl": NONE, "gpu01": KeyState("a", True), "gpu02": KeyState("b", True)}
+    with pytest.raises(SlurmError, match="gpu01; gpu02"):
+        decide_key(states, "ctl", None, rotate_ok=True)
 
 
 def test_a_given_key_replaces_one_in_use_only_with_consent():
