@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,3 +228,24 @@ def test_a_host_that_was_not_observed_cannot_be_accepted(run_action, observed, t
     assert result["failed"]
     assert "hgx-07: not observed" in result["msg"]
     assert not (tmp_path / "accepted").exists()
+
+
+@pytest.mark.benchmark
+def test_benchmark_of_200_and_800_hosts(run_action, tmp_path, capsys, pytestconfig):
+    if "benchmark" not in pytestconfig.option.markexpr:
+        pytest.skip("figures on request: pytest -m benchmark")
+    seconds = {}
+    for count in (1, 200, 800):
+        documents = [replace(reference(), host=f"n{number:04d}") for number in range(count)]
+        directory = write(tmp_path / str(count), documents)
+        times = []
+        for attempt in range(5):
+            start = time.process_time()
+            result = environment(run_action, directory, dest=str(tmp_path / f"{count}-{attempt}"))
+            times.append(time.process_time() - start)
+            assert len(result["files_changed"]) == 2 * count
+        seconds[count] = min(times)
+    ratio = (seconds[800] - seconds[1]) / (seconds[200] - seconds[1])
+    with capsys.disabled():
+        print("\nnccl_environment, processor seconds (minimum of 5):", {n: round(s, 2) for n, s in seconds.items()})
+        print(f"ratio of 800 to 200 hosts, start-up subtracted: {ratio:.2f}")

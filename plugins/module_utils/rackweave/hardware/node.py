@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 SCHEMA = "rackweave.node/1"
 ORIGINS = ("measured", "simulated", "example")
@@ -240,13 +240,13 @@ class NodeDocument:
 
         Unknown values of NICs and interfaces, the largest part, are left out instead of written as null.
         """
-        values = asdict(self)
-        total = values.pop("memory_total_bytes")
         ordered: dict[str, object] = {"schema": SCHEMA}
-        for key, value in values.items():
-            ordered[key] = _known(_plain(value)) if key in ("nics", "interfaces") else _plain(value)
-            if key == "cpu":
-                ordered["memory"] = {"total_bytes": total}
+        for field in fields(self):
+            value = _plain(getattr(self, field.name))
+            if field.name == "memory_total_bytes":
+                ordered["memory"] = {"total_bytes": value}
+            else:
+                ordered[field.name] = _known(value) if field.name in ("nics", "interfaces") else value
         return ordered
 
     def without_volatile(self) -> NodeDocument:
@@ -270,11 +270,10 @@ def _settled(nic: Nic) -> Nic:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return value
+    names = getattr(value, "__dataclass_fields__", None)
+    return value if names is None else {name: _plain(getattr(value, name)) for name in names}
 
 
 def _known(value: object) -> object:

@@ -1,5 +1,6 @@
 """Collection from trees: sources of the GPUs and their order, what is unknown, and what may never be guessed."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -226,11 +227,12 @@ def test_addresses_are_read_from_the_kernel_where_ip_is_not_installed(tmp_path):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_node_is_collected_within_two_seconds(name, tmp_path):
+    # Processor time, with that of the tools: other programs of this machine do not count.
     system = LocalSystem([str(build(LAYOUTS[name]().machine, tmp_path))])
-    before = system.seconds()
+    before = sum(os.times()[:4])
     collect_node(system, "gx01", "measured", None, None)
 
-    assert system.seconds() - before < 2
+    assert sum(os.times()[:4]) - before < 2
 
 
 class FakeNvml:
