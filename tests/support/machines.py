@@ -303,7 +303,7 @@ def _slurmd(machine: Machine) -> str:
         f"NodeName=here CPUs={2 * cores * sockets} Boards=1 SocketsPerBoard={sockets} CoresPerSocket={cores} "
         "ThreadsPerCore=2 RealMemory=2063751"
     )
-    return f'if [ "$1" = -V ]; then echo "slurm 22.05.8"; else echo "{line}"; echo "UpTime=0-01:02:03"; fi'
+    return f'if [ "$1" = -V ]; then echo "slurm-wlm 22.05.8"; else echo "{line}"; echo "UpTime=0-01:02:03"; fi'
 
 
 def _ip(machine: Machine) -> str:

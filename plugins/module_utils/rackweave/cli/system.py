@@ -13,6 +13,7 @@ from ..hardware.system import ToolOutput
 TOOL_TIMEOUT_S = 10.0
 # sysfs files are at most a page; /proc/cpuinfo of a large machine is some hundred kB.
 READ_LIMIT = 4 << 20
+PIECE = 64 << 10
 TOOL_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 
 
@@ -36,8 +37,7 @@ class LocalSystem:
         """Return at most ``limit`` bytes of a file, None where it is absent or unreadable."""
         for root in self._roots:
             try:
-                with open(self._below(root, path), "rb") as file:
-                    return file.read(limit)
+                return _content(self._below(root, path), limit)
             except OSError:
                 # Absent, not permitted, or refused by the kernel (EINVAL for an empty GID): all mean "unknown".
                 continue
@@ -118,6 +118,19 @@ class LocalSystem:
     @staticmethod
     def _below(root: str, path: str) -> str:
         return os.path.join(root, path.lstrip("/"))
+
+
+def _content(path: str, limit: int) -> bytes:
+    # In pieces: below /proc/sys the kernel allocates a buffer of the size asked for, and refuses large ones.
+    pieces = []
+    with open(path, "rb", buffering=0) as file:
+        while limit > 0:
+            piece = file.read(min(limit, PIECE))
+            if not piece:
+                break
+            pieces.append(piece)
+            limit -= len(piece)
+    return b"".join(pieces)
 
 
 def _finish(process: subprocess.Popen[bytes] | None, deadline: float) -> ToolOutput | None:

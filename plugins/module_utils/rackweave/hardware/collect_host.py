@@ -211,7 +211,7 @@ def find_versions(system: System, warnings: list[str]) -> dict[str, str | None]:
         "cuda": _cuda(system),
         "nccl": _library_version(system, "libnccl.so"),
         "ofed": texts[2].strip().rstrip(":") or None,
-        "slurm": _first_match(r"slurm (\S+)", texts[1]),
+        "slurm": _first_match(r"^slurm(?:-wlm)? (\S+)", texts[1]),
     }
 
 

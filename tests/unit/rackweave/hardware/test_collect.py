@@ -44,6 +44,17 @@ def test_a_tree_without_tools_and_driver_gives_unknowns_and_warnings(tree):
     assert any("ibv_devinfo" in warning for warning in document.collection.warnings)
 
 
+def test_versions_are_read_as_the_programs_print_them(tree):
+    versions = collect(tree).versions
+
+    assert (versions.slurm, versions.fabric_manager) == ("22.05.8", "560.35.05")
+    assert (versions.nvidia_driver, versions.nvidia_kernel_module) == ("560.35.05", "open")
+
+
+def test_settings_of_the_running_kernel_are_read():
+    assert LocalSystem().read("/proc/sys/kernel/osrelease") == os.uname().release
+
+
 def test_an_empty_tree_is_collected_without_a_traceback(tmp_path):
     document = collect(tmp_path)
 
