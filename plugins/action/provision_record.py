@@ -27,7 +27,8 @@ class ActionModule(ActionBase):
         """Return both lists as facts, without an entry twice."""
         result = super().run(tmp, task_vars)
         _, args = self.validate_argument_spec(ARGUMENT_SPEC)
-        facts = task_vars or {}
+        # Where facts are not injected as variables, they are found among the facts only.
+        facts = {**((task_vars or {}).get("ansible_facts") or {}), **(task_vars or {})}
         try:
             pending = gate.pending_entries(args["role"], args["changes"], disruptive_ok=not args["held_back"])
             skipped = gate.guarded(args["role"], args["skipped"], args["reason"]) if args["skipped"] else []

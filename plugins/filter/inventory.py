@@ -32,7 +32,9 @@ def node_notes(facts_by_host):
     hosts = {}
     for host, facts in facts_by_host.items():
         for kind, what in (("pending", "change"), ("skipped", "skipped")):
-            for note in facts.get(f"rackweave_{kind}") or []:
+            name = f"rackweave_{kind}"
+            # Where facts are not injected as variables, the lists are found among the facts only.
+            for note in facts.get(name) or (facts.get("ansible_facts") or {}).get(name) or []:
                 line = f"{kind}: {note['role']}, {note[what]} ({note.get('reason', 'no reason given')})"
                 hosts.setdefault(line, []).append(host)
     return [f"{compress(names)} {line}" for line, names in sorted(hosts.items())] or [

@@ -28,7 +28,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 ansible_facts:
-  description: Both lists with the new entries; each entry has C(role) and C(change), or C(role), C(skipped), C(reason).
+  description: Both lists with the new entries; each entry has C(role), C(reason) and C(change) or C(skipped).
   type: dict
   returned: always
 """

@@ -52,7 +52,8 @@ def pending_entries(role: str, changes: Mapping[str, object], *, disruptive_ok: 
     """
     if disruptive_ok:
         return []
-    return [{"role": role, "change": what} for what, would in sorted(changes.items()) if would]
+    reason = "Slurm does not report the node drained and idle"
+    return [{"role": role, "change": what, "reason": reason} for what, would in sorted(changes.items()) if would]
 
 
 def guarded(role: str, what: Iterable[str], reason: str) -> list[dict[str, str]]:
