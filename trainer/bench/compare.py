@@ -19,11 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from ..flat_engine import Acceleration
+from ..flops import model_flops_per_token
 from ..mesh import Mesh
 from ..model.build import build_stages
 from ..model.partition import stage_parameters
 from .case import BenchCase, job_of
-from .measure import Measurement, flops_per_token, measure
+from .measure import Measurement, measure
 from .programs import Batches, PeerProgram, deepspeed_program, flat_program
 from .synthetic import SyntheticTokens
 
@@ -114,8 +115,8 @@ def run_program(name: str, case: BenchCase, mesh: Mesh, span: Span, out: Path) -
             else None
         )
     del program
-    _forget()
-    flops = flops_per_token(case.model) * case.tokens_per_step / case.world_size
+    forget()
+    flops = model_flops_per_token(case.model) * case.tokens_per_step / case.world_size
     row = Row(name, case, shown, flops / shown.step_time_s / 1e12, busy)
     with (out / "rows.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(row.as_dict()) + "\n")
@@ -138,7 +139,7 @@ def initial_weights(case: BenchCase, mesh: Mesh) -> Iterator[tuple[str, Tensor]]
         yield info.name, info.parameter.detach()
 
 
-def _forget() -> None:
+def forget() -> None:
     """Give memory and compiled code back, so that the next program starts as the first did."""
     gc.collect()
     torch._dynamo.reset()

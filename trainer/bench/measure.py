@@ -1,4 +1,4 @@
-"""Step times by device events, memory peaks, and model FLOPs as Megatron counts them."""
+"""Step times by device events, and memory peaks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Callable
 
 import torch
 from torch import Tensor
-
-from ..config import ModelConfig
 
 GIB = 1024**3
 
@@ -38,7 +36,7 @@ def measure(step: Callable[[int], Tensor], warmup: int, timed: int, device: torc
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    clock = _EventClock() if device.type == "cuda" else _HostClock()
+    clock = EventClock() if device.type == "cuda" else HostClock()
     clock.mark()
     for index in range(warmup, warmup + timed):
         losses.append(step(index).detach().clone())
@@ -54,42 +52,34 @@ def _memory(device: torch.device) -> tuple[float | None, float | None, float | N
     return torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB, (total - free) / GIB
 
 
-class _EventClock:
+class EventClock:
+    """Marks on the device's own time line; nothing waits until the intervals are asked for."""
+
     def __init__(self) -> None:
         self._events: list[torch.cuda.Event] = []
 
     def mark(self) -> None:
+        """Note the present."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         self._events.append(event)
 
     def intervals_s(self) -> tuple[float, ...]:
+        """Return the seconds between marks."""
         torch.cuda.synchronize()
         return tuple(first.elapsed_time(second) / 1e3 for first, second in zip(self._events, self._events[1:]))
 
 
-class _HostClock:
+class HostClock:
+    """The same where work is done when a call returns."""
+
     def __init__(self) -> None:
         self._times: list[float] = []
 
     def mark(self) -> None:
+        """Note the present."""
         self._times.append(time.perf_counter())
 
     def intervals_s(self) -> tuple[float, ...]:
+        """Return the seconds between marks."""
         return tuple(second - first for first, second in zip(self._times, self._times[1:]))
-
-
-def flops_per_token(model: ModelConfig) -> float:
-    """Return model FLOPs per token, forward and backward (3 x forward), full attention, nothing recomputed.
-
-    Source: Narayanan et al. 2021, section 5.1, without its factor for recomputation; a gated feed-forward has three
-    matrices, grouped queries have smaller key and value projections.
-    """
-    heads_width = model.head_dim * model.num_attention_heads
-    keys_width = model.head_dim * model.num_query_groups
-    projections = 2 * model.hidden_size * (2 * heads_width + 2 * keys_width)
-    attention = 4 * model.sequence_length * heads_width
-    matrices = 3 if model.activation == "swiglu" else 2
-    feed_forward = 2 * matrices * model.hidden_size * model.ffn_hidden_size
-    logits = 2 * model.hidden_size * model.vocab_size
-    return 3.0 * (model.num_layers * (projections + attention + feed_forward) + logits)

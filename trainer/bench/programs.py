@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..engine import Engine
 from ..flat_engine import Acceleration, FlatEngine, compile_layers
@@ -40,6 +40,24 @@ class Batches:
         return tokens, labels
 
 
+@torch.no_grad()
+def load_peer(model: PeerGpt, weights: Mapping[str, Tensor]) -> None:
+    """Give the peer the trainer's initial weights."""
+    own = dict(model.named_parameters())
+    for name, value in weights.items():
+        own.pop(peer_name(name)).copy_(value)
+    if own:
+        raise ValueError(f"no initial weight for {', '.join(own)}")
+
+
+def peer_optimizer(model: nn.Module, device: torch.device) -> torch.optim.AdamW:
+    """Return AdamW with the trainer's settings, fused on a GPU; weight decay on matrices only."""
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda")
+
+
 class PeerProgram:
     """Plain PyTorch on one device."""
 
@@ -48,22 +66,9 @@ class PeerProgram:
         device = batches.device
         with device:
             self._model = PeerGpt(case.model)
-        self._load(weights)
-        decayed = [p for p in self._model.parameters() if p.ndim > 1]
-        others = [p for p in self._model.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda"
-        )
+        load_peer(self._model, weights)
+        self._optimizer = peer_optimizer(self._model, device)
         self._run: Callable[[Tensor, Tensor], Tensor] = torch.compile(self._model) if compiled else self._model
-
-    @torch.no_grad()
-    def _load(self, weights: Mapping[str, Tensor]) -> None:
-        own = dict(self._model.named_parameters())
-        for name, value in weights.items():
-            own.pop(peer_name(name)).copy_(value)
-        if own:
-            raise ValueError(f"no initial weight for {', '.join(own)}")
 
     def step(self, index: int) -> Tensor:
         """Train one step; return its mean loss."""

@@ -1,0 +1,73 @@
+"""All layouts of 2, 4 or 8 GPUs in one run, beside DDP and FSDP2, and an all-reduce sweep; one table last.
+
+    torchrun --nproc-per-node N scripts/gpu_layouts.py --out DIR --seconds 240
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
+# A program that uses NVLink multicast can put a shared host's GPUs out of service.
+os.environ.update(NCCL_NVLS_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1", NVSHMEM_DISABLE_NVLS="1")
+
+import torch  # noqa: E402
+
+from trainer.bench.case import BenchCase, gpt_like, llama_like  # noqa: E402
+from trainer.bench.local import start  # noqa: E402
+
+
+def main() -> int:
+    """Run the layouts and the sweep; every rank runs this."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--steps", default="3:7")
+    parser.add_argument("--tiny", action="store_true")
+    arguments = parser.parse_args()
+    deadline = time.time() + arguments.seconds
+    warmup, timed = (int(part) for part in arguments.steps.split(":"))
+    model = llama_like("7b-like", arguments.layers, 4096, 11008, 32, 32, 4096, 32000)
+    if arguments.tiny:
+        model = llama_like("tiny", 4, 64, 128, 4, 2, 64, 256)
+    world = int(os.environ["WORLD_SIZE"])
+    if "CUDA_VISIBLE_DEVICES" not in os.environ and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    mesh = start(BenchCase("start", gpt_like("start", 2, 64, 32, heads=4), 1, 1, data_parallel_size=world))
+    from trainer.bench import allreduce
+    from trainer.bench.layouts import layouts_of, run_all
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+
+    def tell(text: str) -> None:
+        if mesh.rank == 0:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    swept = allreduce.sweep(mesh.device, 200)
+    if mesh.rank == 0:
+        (arguments.out / "allreduce.json").write_text(json.dumps(asdict(swept), indent=1), encoding="utf-8")
+    tell(allreduce.table(swept))
+    cases = layouts_of(model, world, arguments.micro_batch, arguments.global_batch)
+    rows = run_all(cases, arguments.out, (warmup, timed), tell, deadline)
+    peers = [row.tokens_per_second for row in rows if row.program in ("ddp", "fsdp2", "fsdp2-keep")]
+    tell("\nratio to the best peer; largest difference of the first 10 losses from the first layout's")
+    for row in rows:
+        apart = max(abs(a - b) for a, b in zip(row.losses[:10], rows[0].losses[:10]))
+        ratio = f"{row.tokens_per_second / max(peers):.3f}" if peers else "-"
+        tell(f"{ratio:>6s} {apart:8.4f}  {row.line()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
