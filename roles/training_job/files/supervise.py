@@ -41,6 +41,7 @@ from launch import (
 POLL_S = 0.1  # short, so that of several ranks the first to go is seen going first
 SLOW_POLL = 5  # every fifth look also searches /proc and reads the ranks' phases
 STOPPED_S = 5.0  # a rank in state T for this long is reported
+RESUMED_S = 30.0  # and forgotten after running for this long
 LONELY_S = 60.0  # torchrun without a living rank for this long is stuck: its own clean-up takes up to 30 s
 PEER_WAIT_S = 8.0  # after a failure: how long the other nodes may take to write down what they saw
 TERM_GRACE_S = 15.0  # Slurm kills 30 s after its SIGTERM
@@ -58,6 +59,8 @@ class Ranks:
         self.gone: dict[int, str] = {}
         self.state: dict[int, str] = {}
         self.stopped_since: dict[int, float] = {}
+        self.stopped: dict[int, str] = {}
+        self.resumed_since: dict[int, float] = {}
         self.progress: dict[int, tuple[object, float]] = {}
 
     def look(self) -> None:
@@ -77,8 +80,8 @@ class Ranks:
                     )
             elif state in ("T", "t"):
                 self._stopped(rank, pid)
-            else:
-                self.stopped_since.pop(rank, None)
+            elif rank in self.stopped_since:
+                self._resumed(rank)
             self.state[rank] = state
 
     def _find(self) -> None:
@@ -90,10 +93,18 @@ class Ranks:
                 self.pid.setdefault(int(rank), pid)
 
     def _stopped(self, rank: int, pid: int) -> None:
+        self.resumed_since.pop(rank, None)
         since = self.stopped_since.setdefault(rank, time.monotonic())
-        if since > 0 and time.monotonic() - since > STOPPED_S:
+        if rank not in self.stopped and time.monotonic() - since > STOPPED_S:
             say(f"rank {rank} (pid {pid}) is stopped (process state T) and takes no part in the job")
-            self.stopped_since[rank] = -1.0  # said once
+            self.stopped[rank] = now()
+
+    def _resumed(self, rank: int) -> None:
+        """Forget a stop only after a while: whoever ends the job lets stopped processes run first, to end them."""
+        since = self.resumed_since.setdefault(rank, time.monotonic())
+        if time.monotonic() - since > RESUMED_S:
+            for known in (self.stopped_since, self.stopped, self.resumed_since):
+                known.pop(rank, None)
 
     def over(self) -> bool:
         """Whether the ranks have been here and none of them lives any more."""
@@ -150,6 +161,7 @@ class Ranks:
                 "gone": self.gone.get(rank),
                 "exit_code": codes.get(rank),
                 "state": self.state.get(rank) or None,
+                "stopped": self.stopped.get(rank),
                 "result": self.result(rank) is not None,
             }
             for rank in self.local

@@ -83,7 +83,7 @@ def line_chart(
     xs = [x for one in kept for x, _ in one.points]
     ys = [y for one in kept for _, y in one.points] + [level.value for level in levels] + ([0.0] if from_zero else [])
     frame = _Frame(
-        64.0, 34.0, width - 80.0, height - 84.0, _padded(min(xs), max(xs), 0.0), _padded(min(ys), max(ys), 0.05)
+        64.0, 44.0, width - 80.0, height - 94.0, _padded(min(xs), max(xs), 0.0), _padded(min(ys), max(ys), 0.05)
     )
     parts += _axes(frame, x_label, y_label)
     for level in levels:

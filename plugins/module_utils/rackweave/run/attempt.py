@@ -75,6 +75,7 @@ _EXIT = Record(
                     "gone": Nullable(Text()),
                     "exit_code": Nullable(Whole(-255)),
                     "state": Nullable(Text()),
+                    "stopped": Nullable(Text()),
                     "result": Flag(),
                 }
             )

@@ -15,6 +15,7 @@ from .exit_codes import SAVED, meaning
 from .plan_file import RankPlace
 
 _SIGTERM = -15
+TOLD_TO_END = "ended by SIGTERM"  # how the trainer's result of a terminated rank begins
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def blame(
         phases: ``phase/<rank>.json`` by rank.
     """
     host_of = {place.rank: place.host for place in places}
+    # A rank that was told to end knows nothing of the cause, so it counts as one that wrote nothing.
+    results = {rank: item for rank, item in results.items() if not str(item.get("reason")).startswith(TOLD_TO_END)}
     seen = [(host, row) for host, found in exits.items() for row in found.get("ranks", [])]
     return (
         _killed(host_of, seen)
@@ -116,7 +119,7 @@ def _killed(host_of: Mapping[int, str], seen: list[tuple[str, Any]]) -> Blame | 
 
 
 def _stopped(host_of: Mapping[int, str], seen: list[tuple[str, Any]]) -> Blame | None:
-    rows = [row for _, row in seen if row.get("state") in ("T", "t")]
+    rows = [row for _, row in seen if row.get("stopped")]
     if not rows:
         return None
     ranks = tuple(sorted(row["rank"] for row in rows))
@@ -187,6 +190,6 @@ def _named(ranks: tuple[int, ...], host_of: Mapping[int, str]) -> str:
 def _rows_as_lines(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(
         f"launcher: rank {row['rank']} (pid {row.get('pid')}) exit code {row.get('exit_code')}, "
-        f"state {row.get('state') or '-'}, gone {row.get('gone') or '-'}"
+        f"stopped {row.get('stopped') or '-'}, gone {row.get('gone') or '-'}"
         for row in rows
     )

@@ -9,8 +9,8 @@ from rackweave.run.plan_file import parse_plan
 PLAN = parse_plan((Path(__file__).parents[3] / "fixtures" / "contracts" / "plan.json").read_text())
 
 
-def row(rank, gone="10", exit_code=None, state=None, result=False):
-    return {"rank": rank, "pid": 100 + rank, "gone": gone, "exit_code": exit_code, "state": state, "result": result}
+def row(rank, gone="10", exit_code=None, stopped=None, result=False):
+    return {"rank": rank, "pid": 100 + rank, "gone": gone, "exit_code": exit_code, "stopped": stopped, "result": result}
 
 
 def result(rank, kind="retry", reason="a peer closed its connection"):
@@ -38,7 +38,7 @@ def test_of_two_killed_ranks_the_first_to_go_is_named():
 
 
 def test_a_stopped_rank_is_the_culprit_of_a_hang():
-    exits = {"node-a": {"ranks": [row(2, None, state="T"), row(3, None, state="S")]}}
+    exits = {"node-a": {"ranks": [row(2, None, stopped="9"), row(3, None)]}}
     found = judge([result(0), result(1)], exits)
     assert (found.kind, found.ranks, found.hosts) == ("stopped", (2,), ("node-a",))
 
@@ -65,6 +65,15 @@ def test_a_rank_that_never_noticed_the_hang_is_its_cause():
     exits = {host: {"ranks": []} for host in ("node-a", "node-b")}
     phases = [{"rank": rank, "phase": "forward", "step": 5} for rank in range(4)]
     found = judge([result(0), result(1), result(3)], exits, phases)
+    assert (found.kind, found.culprit) == ("hung", "rank:2")
+
+
+def test_a_rank_that_was_only_told_to_end_has_noticed_nothing():
+    exits = {host: {"ranks": []} for host in ("node-a", "node-b")}
+    phases = [{"rank": rank, "phase": "forward", "step": 5} for rank in range(4)]
+    found = judge(
+        [result(0), result(1), result(2, reason="ended by SIGTERM in phase forward"), result(3)], exits, phases
+    )
     assert (found.kind, found.culprit) == ("hung", "rank:2")
 
 
