@@ -44,15 +44,18 @@ runtime_check() {
   return "$status"
 }
 
-# Names of the variables that go into the container; values follow by themselves and stay out of the process list.
+# Names of the variables that go into the container: those of the job's families, and every one of the node's own file.
+# Values follow by themselves and stay out of the process list.
 runtime_environment() {
   local name prefix
-  while read -r name; do
-    for prefix in "${RACKWEAVE_ENVIRONMENT_PREFIXES[@]}"; do
-      case "$name" in "$prefix"*) echo "$name" && break ;; esac
-    done
-  done < <({ compgen -e; sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' \
-    "${RACKWEAVE_ATTEMPT:-/nonexistent}/nccl/$runtime_host.conf" 2>/dev/null; } | sort -u)
+  {
+    while read -r name; do
+      for prefix in "${RACKWEAVE_ENVIRONMENT_PREFIXES[@]}"; do
+        case "$name" in "$prefix"*) echo "$name" && break ;; esac
+      done
+    done < <(compgen -e)
+    sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' "${RACKWEAVE_ATTEMPT:-}/nccl/$runtime_host.conf" 2>/dev/null
+  } | sort -u
 }
 
 # Remove the job's container of this node; quiet where there is none. Also what the epilog does after a killed launcher.
