@@ -56,7 +56,7 @@ def _sources(paths: list[str]) -> Iterator[Source]:
             yield from _directory(path)
         elif os.path.exists(path):
             role = role_of(path)
-            kind = role.kind if role.kind in ("events", "attempt") else "log"
+            kind = role.kind if role.kind in ("events", "attempt", "flight") else "log"
             yield Source(os.path.basename(path), _file(path), role.host, role.rank, kind)
         else:
             raise ParseError(
@@ -72,7 +72,7 @@ def _directory(root: str) -> Iterator[Source]:
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, root)
             role = role_of(relative)
-            if role.kind not in ("skip", "flight") and os.path.isfile(path):
+            if role.kind != "skip" and os.path.isfile(path):
                 yield Source(relative, _file(path), role.host, role.rank, role.kind)
 
 

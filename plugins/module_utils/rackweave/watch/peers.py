@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ _RANK_NODE = re.compile(
 _PROCESS = re.compile(r"Process \d+ on node (?P<node>[\w.:%-]+) managing GPU")
 _GROUP_OP = re.compile(r"(?P<n>\d+) ranks? (?:has|have) launched up to operation (?P<op>\d+)")
 _MISSING = re.compile(r"The missing ranks?: (?P<ranks>\d+(?:[,-] ?\d+)*)")
-_TABLE_HEAD = re.compile(r"Missing Ranks", re.IGNORECASE)
+_TABLE_HEAD = re.compile(r"missing\w*\}? Ranks", re.IGNORECASE)
 _TABLE_ROW = re.compile(r"^\s*\S+\s*\|.*\|\s*(?P<ranks>\d+(?:[, ]+\d+)*)\s*\|?\s*$")
 _RTT = re.compile(r"MnRtt/Rnk: (?P<min>[\d.]+)ms/(?P<minrank>\d+) \| MxRtt/Rnk: (?P<max>[\d.]+)ms/(?P<rank>\d+)")
 _ETPT = re.compile(r"MnEtpt/Rnk: (?P<min>[\d.]+)TF/(?P<rank>\d+) \| MxEtpt/Rnk: (?P<max>[\d.]+)TF/")
@@ -27,7 +28,7 @@ _SCORE = re.compile(r"['\"]?(?:rank ?)?(?P<rank>\d+)['\"]?\s*[:=]\s*(?P<score>[0
 _SCORE_LINE = re.compile(r"\bRank[ =:]+(?P<rank>\d+)\b(?:.{0,20}?Node[ =:]+(?P<node>[\w.-]+))?.{0,80}?\b[Ss]core[ =:]+(?P<score>[01]?\.\d+)")
 
 _REPORT = re.compile(
-    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|managed by process|managing GPU|launched up to operation|missing rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|\|.*\||traggler"
+    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|managed by process|managing GPU|launched up to operation|missing rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|traggler"
 )
 
 LITERALS = (
@@ -69,6 +70,7 @@ class PeerReports:
     dead_hosts: dict[str, Line] = field(default_factory=dict)
     dead_ranks: dict[int, Line] = field(default_factory=dict)
     missing: dict[int, Line] = field(default_factory=dict)
+    missing_rows: Counter[int] = field(default_factory=Counter)
     slow: dict[int, Line] = field(default_factory=dict)
     slow_hosts: set[str] = field(default_factory=set)
     mismatch: Line | None = None
@@ -78,7 +80,7 @@ class PeerReports:
         self._ras(line)
         self._missing_table(line)
         self._stragglers(line)
-        return _REPORT.search(line.text) is not None
+        return _REPORT.search(line.text) is not None or _TABLE_ROW.match(line.text) is not None
 
     def _ras(self, line: Line) -> None:
         text = line.text
@@ -116,6 +118,7 @@ class PeerReports:
         if row:
             for number in re.findall(r"\d+", row["ranks"])[:256]:
                 self.missing.setdefault(int(number), line)
+                self.missing_rows[int(number)] += 1
 
     def _stragglers(self, line: Line) -> None:
         text = line.text
@@ -141,7 +144,10 @@ class PeerReports:
     def findings(self) -> Iterator[Finding]:
         """Named ranks, strongest statement first."""
         if self.missing:
-            yield _finding("hang.desync", next(iter(self.missing.values())), 40, frozenset(self.missing))
+            # A rank that is missing in several groups explains those missing in one of them.
+            most = max(self.missing_rows.values())
+            ranks = frozenset(rank for rank, rows in self.missing_rows.items() if rows == most)
+            yield _finding("hang.desync", next(iter(self.missing.values())), 40, ranks)
         if self.dead_hosts or self.dead_ranks:
             line = next(iter((self.dead_hosts or self.dead_ranks).values()))
             yield _finding("hang.process_dead", line, 38, frozenset(self.dead_ranks), frozenset(self.dead_hosts))

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import ParseError
 from .attempt import Attempt
 from .evidence import Store
 from .failures import LITERALS as FAILURE_LITERALS
 from .failures import FailureTables
+from .flight import rank_of, read_dump
 from .lifecycle import LITERALS as LIFE_LITERALS
 from .lifecycle import Lifecycle
 from .links import LITERALS as LINK_LITERALS
@@ -72,9 +74,8 @@ class Scan:
     oom_phase: dict[int, str | None] = field(default_factory=dict)
     lines: int = 0
     names: list[str] = field(default_factory=list)
-    last_seen: Line | None = None
     year: int | None = None
-    open_traceback: dict[tuple[int, int | None], bool] = field(default_factory=dict)
+    dumps: dict[int, dict[str, object]] = field(default_factory=dict)
 
     def feed(self, source: Source) -> None:
         """Read one source to its end."""
@@ -82,6 +83,9 @@ class Scan:
         self.names.append(source.name)
         if source.kind == "events":
             self._events(source, number)
+            return
+        if source.kind == "flight":
+            self._dump(source)
             return
         if source.kind != "log":
             text = b"".join(as_chunks(source.lines))[:MAX_RECORD_BYTES].decode("utf-8", "replace")
@@ -106,6 +110,18 @@ class Scan:
             if useful == ("series",):
                 self.series.learn(shape, text)
         self.lines = position
+
+    def _dump(self, source: Source) -> None:
+        """Read a flight-recorder dump; one that cannot be read is reported, not fatal."""
+        rank = source.rank if source.rank is not None else rank_of(source.name)
+        data = b"".join(as_chunks(source.lines))
+        try:
+            dump = read_dump(data, source.name)
+        except ParseError as error:
+            self.attempt.collectors[f"flight:{source.name}"] = f"failed: {error}"
+            return
+        if rank is not None:
+            self.dumps[rank] = dump
 
     def _fast(self, entries: Entries, shape: bytes, raw: bytes, position: int, number: int) -> bool:
         """Lines that come by the hundred thousand in a healthy job: known step lines and channel lines."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from .classes import CLASSES, OOM_ADVICE
 from .evidence import Finding, dated, to_finding, with_year
+from .flight import analyse
 from .prefix import YEARLESS, parse_time
 from .rules import is_virtual, joined, named_peers
 from .scanner import Scan, Source
@@ -134,7 +135,18 @@ def _collect(scan: Scan) -> list[Finding]:
     found.extend(joined(scan.store, scan.life))
     for scene in (scan.transport, scan.links, scan.failures, scan.peers, scan.series, scan.attempt):
         found.extend(scene.findings())
+    found.extend(_flight(scan))
     return found
+
+
+def _flight(scan: Scan) -> Iterator[Finding]:
+    """What the flight-recorder dumps of the ranks say together."""
+    if len(scan.dumps) < 2:
+        return
+    world = scan.attempt.world()
+    report = analyse(scan.dumps, len(world) if world == set(range(len(world))) and world else None)
+    if report.diagnosis_class != "healthy":
+        yield Finding(report.diagnosis_class, f"flight recorder: {report.text}", frozenset(report.culprits), depth=39)
 
 
 def _counts(finding: Finding, scan: Scan) -> bool:

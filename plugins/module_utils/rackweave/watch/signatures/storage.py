@@ -9,7 +9,7 @@ TABLE = (
         "storage.io_error/errno",
         "storage.io_error",
         ("nput/output error", "EIO", "emote I/O error", "ead-only file system", "Errno", "os error"),
-        r"\[Errno (?:5|121|30)\] (?:Input/output error|Remote I/O error|Read-only file system)|(?:^|: )Input/output error\b|\(os error 5\)|\bEIO\b(?!=)|: Read-only file system\b",
+        r"\[Errno (?:5|121|30)\] (?:Input/output error|Remote I/O error|Read-only file system)|(?:^|: )Input/output error\b|\(os error 5\)|(?:errno|error|failed with|rc)\W{1,3}-?EIO\b|: Read-only file system\b",
         "[rank22]: OSError: [Errno 5] Input/output error",
         blame="both",
         depth=18,
