@@ -1,6 +1,6 @@
 """Bytes of activations: what one layer keeps for its backward pass, under each way of recomputing.
 
-Tensors are listed as in arXiv:2205.05198 section 4, two bytes an element; `tokens` are those of one rank and micro-batch.
+Tensors are listed as in arXiv:2205.05198 section 4, two bytes an element; tokens are those of one micro-batch.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ class Constants:
             return self.product_nvfp4
         if precision == "mxfp8":
             return self.product_mxfp8
+        # TF32 and 16-bit products sustain the same share of their peaks.
         name = f"product_fp8_{generation}" if precision == "fp8" else f"product_{generation}"
         return float(getattr(self, name))
 

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import PlanError
 from .architecture import Architecture
 from .cluster import Cluster
+from .calibration import Calibration, cluster_key
+from .constants import Constants
+from .explain import (
+    band_text,
+    describe,
+    memory_object,
+    offload_table,
+    prediction,
+    reasons,
+    rejected_rows,
+    zero_table,
+)
+from .machine import Machine
+from .memory import GIB
 from .model_file import Config, resolve_model
 from .placement import place_ranks, used_hosts
 from .ranks import ParallelSizes, RankCoordinates
+from .reliability import reliability
 from .request import LayoutRequest
 from .rules import Layout, Place, Refusal, divisors, refusals
+from .search import Candidate, Search, SearchResult
+from .software import planned_software
 
 __all__ = ["ParallelSizes", "Plan", "RankCoordinates", "plan_layout"]
 
@@ -35,6 +52,7 @@ class Plan:
     prediction: dict[str, Any] | None = None
     reliability: dict[str, Any] | None = None
     rejected: tuple[dict[str, Any], ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plan.json as `docs/contracts.md` describes it."""
@@ -84,19 +102,207 @@ def sizes_as_dict(layout: Layout) -> dict[str, Any]:
     }
 
 
-def plan_layout(cluster: Cluster, model: str | Config | Architecture, request: LayoutRequest | None = None) -> Plan:
-    """Lay a model out on a cluster: asked sizes are kept, the others chosen.
+def plan_layout(
+    cluster: Cluster,
+    model: str | Config | Architecture,
+    request: LayoutRequest | None = None,
+    calibration: Calibration | None = None,
+) -> Plan:
+    """Lay a model out on a cluster: asked sizes are kept, the others found by complete search.
+
+    Args:
+        cluster: hosts in rank order.
+        model: preset name, mapping or architecture.
+        request: sizes and settings that are fixed.
+        calibration: measured factors of this cluster.
 
     Raises:
         PlanError: if the request breaks a rule; the sentence names the numbers and the nearest layout that works.
     """
     wish = request or LayoutRequest()
     architecture = resolve_model(model, wish.sequence_length)
-    layout = _fixed_layout(cluster, architecture, wish)
-    broken = refusals(architecture, layout, place_of(cluster, wish))
+    batch = wish.global_batch_size or assumed_global_batch(architecture, cluster.num_gpus)
+    if wish.tensor_parallel_size and wish.pipeline_parallel_size and not wish.data_parallel_size:
+        asked = (wish.tensor_parallel_size, wish.context_parallel_size or 1, wish.pipeline_parallel_size)
+        wish = replace(wish, data_parallel_size=_data_parallel_size(cluster, architecture, asked))
+    _check_asked(cluster, architecture, wish, batch)
+    if cluster.gpu is None:
+        return _unpredicted(cluster, architecture, wish)
+    return _searched(cluster, architecture, wish, batch, calibration)
+
+
+def _searched(
+    cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: int, calibration: Calibration | None
+) -> Plan:
+    machine = Machine.of_cluster(cluster)
+    place = place_of(cluster, wish)
+    software = planned_software(wish.engine, wish.task, model)
+    search = Search(model, machine, place, software, Constants.shipped())
+    result = search.run(wish, batch)
+    if not result.ranked and result.smallest is None:
+        raise PlanError(_nothing_allowed(cluster, model, wish, batch, result.refused))
+    chosen = result.ranked[0] if result.ranked else result.smallest
+    if chosen is None:
+        raise PlanError(_nothing_allowed(cluster, model, wish, batch, result.refused))
+    factor = calibration.factor_for(cluster) if calibration else 1.0
+    return Plan(
+        run=wish.run,
+        cluster=cluster,
+        model=model,
+        layout=chosen.layout,
+        fits=chosen.fits,
+        reason=_reason(search, cluster, wish, result),
+        notes=tuple(_notes(cluster, model, wish, batch, chosen.layout)),
+        memory=memory_object(search, chosen),
+        prediction={
+            **prediction(search, chosen, factor),
+            "explanation": reasons(result.ranked or [chosen], machine.memory_bytes),
+            "zero_table": zero_table(search, chosen.layout, place),
+            "offload_table": offload_table(search, chosen.layout, place),
+            "layouts_considered": result.considered,
+            "cluster_key": cluster_key(cluster),
+            "notes": _notes(cluster, model, wish, batch, chosen.layout),
+        },
+        reliability=reliability(model, machine, chosen.layout.sizes.world_size).as_dict(),
+        rejected=tuple(rejected_rows(result.ranked, result.refused, result.smallest)),
+        candidates=result.ranked,
+    )
+
+
+def _check_asked(cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: int) -> None:
+    """Refuse what the asked sizes already break, whatever else is chosen.
+
+    Raises:
+        PlanError: with the sentences of all broken rules.
+    """
+    tensor, context = wish.tensor_parallel_size or 1, wish.context_parallel_size or 1
+    pipeline = wish.pipeline_parallel_size or (len(wish.stage_layers) if wish.stage_layers else 1)
+    data = wish.data_parallel_size or 1
+    sizes = ParallelSizes(
+        tensor, pipeline, data, wish.virtual_pipeline_size or 1, context, wish.expert_parallel_size or 1
+    )
+    if sizes.world_size > cluster.num_gpus:
+        raise PlanError(
+            f"tensor_parallel_size={tensor} * pipeline_parallel_size={pipeline} * context_parallel_size={context} * "
+            f"data_parallel_size={data} = {sizes.world_size} needs more than the {cluster.num_gpus} GPUs of the cluster"
+        )
+    stage = wish.zero_stage if wish.zero_stage is not None else 2 if wish.offload not in (None, "none") else 1
+    layout = Layout(
+        sizes=sizes,
+        micro_batch_size=wish.micro_batch_size or 1,
+        global_batch_size=batch,
+        zero_stage=3 if wish.engine == "fsdp" else 3 if wish.offload == "nvme" and wish.zero_stage is None else stage,
+        sequence_parallel=tensor > 1 if wish.sequence_parallel is None else wish.sequence_parallel,
+        recompute=wish.recompute or "none",
+        offload=wish.offload or "none",
+        engine=wish.engine,
+        precision=wish.precision,
+        stage_layers=wish.stage_layers,
+    )
+    unasked = _rules_of_unasked(wish)
+    broken = [item for item in refusals(model, layout, place_of(cluster, wish)) if item.rule not in unasked]
     if broken:
         raise PlanError(refusal_text(broken))
-    return Plan(wish.run, cluster, architecture, layout, True, "not predicted")
+
+
+def _rules_of_unasked(wish: LayoutRequest) -> set[str]:
+    """Return the rules that only sizes left open could break: the search keeps those itself."""
+    unasked = set()
+    if not wish.data_parallel_size:
+        unasked |= {"world", "experts"}
+    if not wish.pipeline_parallel_size:
+        unasked |= {"interleaving"} if not wish.virtual_pipeline_size or wish.virtual_pipeline_size > 1 else set()
+    if not wish.data_parallel_size or not wish.micro_batch_size:
+        unasked |= {"interleaving"}
+    return unasked
+
+
+def _nothing_allowed(
+    cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: int, refused: dict[str, str]
+) -> str:
+    """Return why no layout is allowed, with what would be."""
+    if refused:
+        return "; ".join(f"{sentence} (rule {rule})" for rule, sentence in refused.items())
+    inner = (wish.tensor_parallel_size or 1) * (wish.pipeline_parallel_size or 1) * (wish.context_parallel_size or 1)
+    ranks = max(1, cluster.num_gpus // inner)
+    return (
+        f"no layout of {model.name} uses whole hosts of the {cluster.num_gpus} GPUs with global_batch_size={batch}; "
+        f"a global_batch_size of {-(-batch // ranks) * ranks} would allow data_parallel_size={ranks}"
+    )
+
+
+def _reason(search: Search, cluster: Cluster, wish: LayoutRequest, result: SearchResult) -> str:
+    """Return the one sentence of the plan: why this layout, or why none fits and what would."""
+    if result.ranked:
+        best = result.ranked[0]
+        idle = cluster.num_gpus - best.layout.sizes.world_size
+        rest = f"; {idle} of {cluster.num_gpus} GPUs stay idle" if idle else ""
+        return (
+            f"{describe(best.layout)} is the fastest of {result.considered} layouts considered: "
+            f"{band_text(best.time.total)} a step, {best.memory.needed / GIB:.1f} of "
+            f"{search.machine.memory_bytes / GIB:.1f} GiB{rest}"
+        )
+    nearest = result.smallest
+    if nearest is None:
+        return "no layout is allowed"
+    need, limit = nearest.memory.needed / GIB, search.machine.memory_bytes / GIB
+    return (
+        f"{search.model.name} does not fit on {cluster.num_gpus} GPUs: the least is {describe(nearest.layout)} with "
+        f"{need:.1f} GiB on stage {nearest.memory.stage}, {need - limit:.1f} GiB more than the {limit:.1f} GiB of "
+        f"{search.machine.gpu.name}; {nearest_that_fits(search, cluster, wish, nearest)}"
+    )
+
+
+def nearest_that_fits(search: Search, cluster: Cluster, wish: LayoutRequest, nearest: Candidate) -> str:
+    """Return the smallest change that makes the model fit: offloading, or more hosts."""
+    batch = nearest.layout.global_batch_size
+    free = replace(wish, data_parallel_size=None, micro_batch_size=None)
+    if wish.offload is None and wish.zero_stage is None and wish.engine == "megatron" and wish.task != "qlora":
+        moved = search.run(replace(free, offload="cpu"), batch)
+        if moved.ranked:
+            return f"with the optimizer on the host it fits as {describe(moved.ranked[0].layout)}"
+    for doubling in range(1, 9):
+        hosts = len(cluster.hosts) * 2**doubling
+        gpus = hosts * cluster.gpus_per_host
+        domain = min(search.machine.domain_size, gpus)
+        wider = Search(
+            search.model,
+            search.machine,
+            replace(search.place, num_gpus=gpus, domain_size=max(domain, search.place.domain_size)),
+            search.software,
+            search.constants,
+        )
+        open_wish = replace(free, pipeline_parallel_size=None, tensor_parallel_size=None, zero_stage=None)
+        found = wider.run(open_wish, -(-batch // gpus) * gpus)
+        if found.ranked:
+            return f"on {hosts} such hosts ({gpus} GPUs) it fits as {describe(found.ranked[0].layout)}"
+    return "no number of such hosts tried makes it fit"
+
+
+def _notes(cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: int, layout: Layout) -> list[str]:
+    """Return what was assumed because it was not given."""
+    notes = [f"assumed: {note}" for note in cluster.assumed]
+    if wish.global_batch_size is None:
+        notes.append(f"assumed: global_batch_size {batch} (about 4 Mi tokens, divisible by the GPUs)")
+    if wish.sequence_length is None:
+        notes.append(f"assumed: sequence_length {model.sequence_length}, that of the model")
+    if layout.sizes.tensor_parallel_size > cluster.domain_size:
+        notes.append("tensor groups leave the NVLink domain, as asked; their traffic crosses the network")
+    idle = cluster.num_gpus - layout.sizes.world_size
+    if idle:
+        notes.append(f"{idle} of {cluster.num_gpus} GPUs stay idle: no layout on more of them is faster")
+    return notes
+
+
+def _unpredicted(cluster: Cluster, model: Architecture, wish: LayoutRequest) -> Plan:
+    """Return a plan by rules alone, for GPUs that the catalog does not know (the simulated lab)."""
+    layout = _fixed_layout(cluster, model, wish)
+    broken = refusals(model, layout, place_of(cluster, wish))
+    if broken:
+        raise PlanError(refusal_text(broken))
+    product = cluster.hosts[0].gpu_product or "unknown"
+    reason = f"sizes follow the rules; memory and time are not predicted, as GPU {product!r} is not in the catalog"
+    return Plan(wish.run, cluster, model, layout, True, reason)
 
 
 def refusal_text(broken: list[Refusal]) -> str:
@@ -141,7 +347,7 @@ def _fixed_layout(cluster: Cluster, model: Architecture, wish: LayoutRequest) ->
         global_batch_size=wish.global_batch_size or assumed_global_batch(model, cluster.num_gpus),
         zero_stage=1 if wish.zero_stage is None else wish.zero_stage,
         sequence_parallel=tensor > 1 if wish.sequence_parallel is None else wish.sequence_parallel,
-        recompute=wish.recompute or "full",
+        recompute=wish.recompute or "none",
         offload=wish.offload or "none",
         engine=wish.engine,
         precision=wish.precision,

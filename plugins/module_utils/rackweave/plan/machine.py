@@ -55,6 +55,8 @@ class Software:
         fp32_weights: the weights themselves are fp32 shards (torch FSDP mixed precision).
         bucket_bytes: communication buckets of the ZeRO optimizer.
         trains: "all" parameters or "adapters" only (LoRA).
+        adapter_share: parameters of the adapters as a share of the model's.
+        weight_bytes: per parameter of the frozen or trained 16-bit weights, less where they are quantised.
     """
 
     flash_attention: bool = True
@@ -67,3 +69,5 @@ class Software:
     fp32_weights: bool = False
     bucket_bytes: float = 0.0
     trains: str = "all"
+    adapter_share: float = 0.0
+    weight_bytes: float = 2.0

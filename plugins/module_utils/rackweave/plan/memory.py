@@ -1,6 +1,6 @@
 """Memory of one GPU by component, in three totals: allocated, reserved and what nvidia-smi shows.
 
-Closed forms of arXiv:2205.05198 generalised to GQA, gated feed-forward blocks, mixtures of experts and latent attention.
+Closed forms of arXiv:2205.05198, generalised to GQA, gated feed-forward blocks, experts and latent attention.
 """
 
 from __future__ import annotations
@@ -141,11 +141,17 @@ def state_bytes(layout: Layout, software: Software, held: StageParameters) -> tu
 
 def _state_bytes(layout: Layout, software: Software, parameters: float, replicas: int) -> tuple[float, float, float]:
     stage = layout.zero_stage
-    weights = parameters * 2 / (replicas if stage >= 3 else 1)
+    wide = 4 if layout.precision == "fp32" else software.weight_bytes
+    weights = parameters * wide / (replicas if stage >= 3 else 1)
     if software.trains == "adapters":
-        return weights, 0.0, 0.0
-    gradients = parameters * software.gradient_bytes / (replicas if stage >= 2 else 1)
-    optimizer = parameters * 12 / (replicas if stage >= 1 else 1)
+        trained = parameters * software.adapter_share
+        return weights + 2 * trained, 2 * trained, 12 * trained
+    width = 4 if layout.precision == "fp32" else software.gradient_bytes
+    gradients = parameters * width / (replicas if stage >= 2 else 1)
+    # Two fp32 moments, and a master copy where the weights are not fp32 themselves.
+    optimizer = parameters * (8 if layout.precision == "fp32" else 12) / (replicas if stage >= 1 else 1)
+    if layout.offload != "none":
+        optimizer = 0.0
     if software.fp32_weights:
         # torch FSDP keeps fp32 weights and gradients as the master copy: 4 + 4 + 8 bytes.
         return parameters * 4 / replicas, parameters * 4 / replicas, parameters * 8 / replicas

@@ -12,7 +12,7 @@ TASKS = ("pretrain", "full-finetune", "lora", "qlora")
 ENGINES = ("megatron", "deepspeed-pipeline", "fsdp")
 RECOMPUTE = ("none", "selective", "full")
 OFFLOAD = ("none", "cpu", "nvme")
-PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+PRECISIONS = ("bf16", "fp32", "fp16", "fp8", "mxfp8", "nvfp4")
 
 _WHOLE = (
     "tensor_parallel_size",

@@ -221,11 +221,11 @@ def _batch(model: Architecture, layout: Layout, place: Place) -> str | None:
     )
 
 
-_ZERO_LIMIT = {"megatron": 2, "deepspeed-pipeline": 1, "fsdp": 3}
+ZERO_LIMIT = {"megatron": 2, "deepspeed-pipeline": 1, "fsdp": 3}
 
 
 def _zero_pipeline(model: Architecture, layout: Layout, place: Place) -> str | None:
-    stages, limit = layout.sizes.pipeline_parallel_size, _ZERO_LIMIT[layout.engine]
+    stages, limit = layout.sizes.pipeline_parallel_size, ZERO_LIMIT[layout.engine]
     pipelined = stages > 1 or layout.engine == "deepspeed-pipeline"
     if not pipelined or layout.zero_stage <= limit:
         return None
@@ -326,3 +326,8 @@ RULES = (
     Rule("experts", "Megatron core: whole experts per rank", _experts),
     Rule("recompute-boundaries", "DeepSpeed ZeRO-3 partitions by module", _recompute_boundaries),
 )
+
+
+def rules_named(*names: str) -> tuple[Rule, ...]:
+    """Return some rules by name, in the order of the table."""
+    return tuple(rule for rule in RULES if rule.name in names)

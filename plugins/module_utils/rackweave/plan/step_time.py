@@ -17,6 +17,9 @@ from .passes import PassModel, PassTimes, hidden_seconds
 from .rules import Layout
 from .shapes import StageParameters, moe_layers_of_stage, stage_layer_counts, stage_parameters
 
+_LINK_SHARE = 0.75  # of the host link's rate that pinned copies reach; assumed
+_HOST_BYTES_PER_SECOND = 200e9  # memory rate that Adam on two sockets sustains; assumed
+_NVME_BYTES_PER_SECOND = 25e9  # eight drives of a host together; assumed
 _OPTIMIZER_BYTES = 30  # read gradient 4, read and write master 8 and moments 16, write bf16 weights 2
 
 
@@ -32,6 +35,7 @@ class StepTime:
     pipeline_traffic: float
     data_traffic: float
     optimizer: float
+    offload: float
     overhead: float
 
     @property
@@ -40,34 +44,96 @@ class StepTime:
         return float(sum(vars(self).values()))
 
 
+class StepModel:
+    """Step times of one model on one machine; passes of a layer are worked out once per shape and kept."""
+
+    def __init__(self, model: Architecture, machine: Machine, software: Software, constants: Constants) -> None:
+        self.model, self.machine, self.software, self.constants = model, machine, software, constants
+        self.links = Links.of(machine, constants)
+        self._passes: dict[tuple[object, ...], tuple[PassTimes, PassTimes, PassTimes]] = {}
+        self._kernels: dict[str, Kernels] = {}
+
+    def passes(self, layout: Layout) -> tuple[PassTimes, PassTimes, PassTimes]:
+        """Return the passes of a dense layer, of a mixture layer and of the head."""
+        sizes = layout.sizes
+        key = (
+            sizes.tensor_parallel_size,
+            sizes.context_parallel_size,
+            sizes.expert_parallel_size,
+            layout.micro_batch_size,
+            layout.sequence_parallel,
+            layout.engine,
+            layout.precision,
+        )
+        found = self._passes.get(key)
+        if found is None:
+            kernels = self.kernels(layout.precision)
+            rules = PassModel(self.model, self.software, kernels, self.links, self.constants)
+            dense = rules.layer(layout)
+            moe = rules.layer(layout, moe=True) if self.model.experts is not None else dense
+            found = self._passes[key] = (dense, moe, rules.head(layout))
+        return found
+
+    def kernels(self, precision: str) -> Kernels:
+        """Return the rates for a precision."""
+        found = self._kernels.get(precision)
+        if found is None:
+            found = Kernels.of(self.machine, self.software, precision, self.constants)
+            self._kernels[precision] = found
+        return found
+
+    def lower_bound(self, layout: Layout) -> float:
+        """Return seconds that no step of these tensor and micro-batch sizes undercuts, whatever else is chosen."""
+        dense, moe, _ = self.passes(layout)
+        layer = min(dense.forward_total + dense.backward_total, moe.forward_total + moe.backward_total)
+        return layout.num_microbatches * self.model.num_layers / layout.sizes.pipeline_parallel_size * layer
+
+    def predict(self, layout: Layout) -> StepTime:
+        """Return the time of one step."""
+        model, software, constants, links = self.model, self.software, self.constants, self.links
+        dense, moe, head = self.passes(layout)
+        stages = _stage_passes(model, layout, dense, moe, head)
+        slots = [sum(parts) for parts in stages]
+        heaviest = max(range(len(slots)), key=slots.__getitem__)
+        count, sizes = layout.num_microbatches, layout.sizes
+        factor = constants.deepspeed_pipeline_factor if layout.engine == "deepspeed-pipeline" else 1.0
+        compute, attention, traffic, again = (factor * count * part for part in stages[heaviest])
+        bubble = factor * (sum(slots) - slots[heaviest]) / sizes.virtual_pipeline_size
+        return StepTime(
+            compute=compute,
+            attention=attention,
+            tensor_traffic=traffic,
+            recompute=again,
+            bubble=bubble,
+            pipeline_traffic=_pipeline_traffic(model, layout, software, links, constants),
+            data_traffic=_data_traffic(model, layout, software, links, constants, slots[heaviest]),
+            optimizer=_optimizer(model, layout, software, self.kernels(layout.precision)),
+            offload=offload_seconds(model, layout, self.machine),
+            overhead=constants.step_overhead_s,
+        )
+
+
 def step_time(
     model: Architecture, layout: Layout, machine: Machine, software: Software, constants: Constants
 ) -> StepTime:
     """Return the time of one step."""
-    kernels = Kernels.of(machine, software, layout.precision, constants)
-    links = Links.of(machine, constants)
-    passes = PassModel(model, software, kernels, links, constants)
-    dense = passes.layer(layout)
-    moe = passes.layer(layout, moe=True) if model.experts is not None else dense
-    stages = _stage_passes(model, layout, dense, moe, passes.head(layout))
-    slots = [sum(parts) for parts in stages]
-    heaviest = max(range(len(slots)), key=slots.__getitem__)
-    count, sizes = layout.num_microbatches, layout.sizes
-    factor = constants.deepspeed_pipeline_factor if layout.engine == "deepspeed-pipeline" else 1.0
-    compute, attention, traffic, again = (factor * count * part for part in stages[heaviest])
-    bubble = factor * (sum(slots) - slots[heaviest]) / sizes.virtual_pipeline_size
-    data = _data_traffic(model, layout, software, links, constants, slots[heaviest])
-    return StepTime(
-        compute=compute,
-        attention=attention,
-        tensor_traffic=traffic,
-        recompute=again,
-        bubble=bubble,
-        pipeline_traffic=_pipeline_traffic(model, layout, software, links, constants),
-        data_traffic=data,
-        optimizer=_optimizer(model, layout, software, kernels),
-        overhead=constants.step_overhead_s,
-    )
+    return StepModel(model, machine, software, constants).predict(layout)
+
+
+def offload_seconds(model: Architecture, layout: Layout, machine: Machine) -> float:
+    """Return the seconds of an optimizer step on the host; assumed rates, no published row measures it.
+
+    Gradients go down and weights come up over the host link; the host's Adam is bound by its memory, which all GPUs of
+    a host share. States on NVMe are read and written once more.
+    """
+    if layout.offload == "none":
+        return 0.0
+    held = _heaviest_parameters(model, layout)
+    parameters = held.total / (layout.sizes.data_parallel_size * layout.sizes.context_parallel_size)
+    link = (4 + 2) * parameters / (_LINK_SHARE * machine.gpu.host_link_bytes_per_second)
+    host = _OPTIMIZER_BYTES * parameters * machine.gpus_per_host / _HOST_BYTES_PER_SECOND
+    drive = 24 * parameters * machine.gpus_per_host / _NVME_BYTES_PER_SECOND if layout.offload == "nvme" else 0.0
+    return link + host + drive
 
 
 def _stage_passes(
@@ -142,7 +208,7 @@ def _data_traffic(
     replicas, stride = sizes.data_parallel_size * sizes.context_parallel_size, sizes.tensor_parallel_size
     expert_replicas = max(1, replicas * sizes.tensor_parallel_size // sizes.expert_parallel_size)
     if layout.zero_stage == 3:
-        return _sharded_traffic(layout, software, links, constants, held, slot)
+        return _sharded_traffic(model.num_layers, layout, software, links, constants, held, slot)
     width = software.reduce_bytes
     total = 0.0
     for parameters, size, apart in (
@@ -154,20 +220,31 @@ def _data_traffic(
         reduced = links.ring(width * parameters, size, apart, rounds)
         # An all-reduce gathers gradients, ZeRO gathers the updated 16-bit weights instead.
         gathered = links.ring((width if layout.zero_stage == 0 else 2) * parameters, size, apart)
+        if layout.zero_stage == 2:
+            # Partitioned gradients are reduced after every micro-batch: whole ones are not kept.
+            reduced *= layout.num_microbatches
         total += reduced + gathered
     return total - hidden_seconds(total, slot, constants.data_overlap if software.overlap else 0.0)
 
 
 def _sharded_traffic(
-    layout: Layout, software: Software, links: Links, constants: Constants, held: StageParameters, slot: float
+    layout_layers: int,
+    layout: Layout,
+    software: Software,
+    links: Links,
+    constants: Constants,
+    held: StageParameters,
+    slot: float,
 ) -> float:
     """Return the exposed seconds of ZeRO-3: two gathers and one reduction of every layer per micro-batch."""
     sizes = layout.sizes
     replicas = sizes.data_parallel_size * sizes.context_parallel_size
     if not software.overlap:
         links = links.one_nic_per_group()
-    once = links.ring(2 * held.total, replicas, sizes.tensor_parallel_size, 2)
-    once += links.ring(software.reduce_bytes * held.total, replicas, sizes.tensor_parallel_size)
+    # Each layer is gathered on its own, and pays the latency of its own rings.
+    layers = max(1, layout_layers // sizes.pipeline_parallel_size)
+    once = layers * links.ring(2 * held.total / layers, replicas, sizes.tensor_parallel_size, 2)
+    once += layers * links.ring(software.reduce_bytes * held.total / layers, replicas, sizes.tensor_parallel_size)
     exposed = once - hidden_seconds(once, slot, constants.gather_overlap)
     # With a pipeline the gathered weights are kept for all micro-batches of the step.
     return exposed * (layout.num_microbatches if sizes.pipeline_parallel_size == 1 else 1)
@@ -175,7 +252,7 @@ def _sharded_traffic(
 
 def _optimizer(model: Architecture, layout: Layout, software: Software, kernels: Kernels) -> float:
     """Return the seconds of clipping and updating, bound by device memory."""
-    if software.trains == "adapters":
+    if software.trains == "adapters" or layout.offload != "none":
         return 0.0
     held = _heaviest_parameters(model, layout)
     replicas = layout.sizes.data_parallel_size * layout.sizes.context_parallel_size
