@@ -16,9 +16,8 @@ from ..fabric.block import read_fabric
 from ..fabric.environment import render_environments
 from ..fabric.gate import GateVerdict, judge_fleet, read_waivers
 from ..fabric.request import PROFILES, EnvironmentRequest, NodeEnvironment
-from ..hardware.accept import accept_document
 from ..hardware.collect import collect_node
-from ..hardware.difference import compare_documents
+from ..hardware.difference import compare_documents, consequences
 from ..hardware.node import NodeDocument, as_json
 from ..hardware.order import natural_key
 from .documents import load_documents
@@ -150,11 +149,16 @@ def _differences(arguments: argparse.Namespace, documents: Sequence[NodeDocument
     if not arguments.accepted:
         return {}
     accepted = {document.host: document for document in _documents(arguments.accepted)}
-    result = {}
+    result: dict[str, dict[str, object]] = {}
     for document in documents:
         before = accepted.get(document.host)
-        if before is None or compare_documents(before, document):
-            result[document.host] = accept_document(document, before).as_dict()
+        changes = compare_documents(before, document) if before else ()
+        if before is None or changes:
+            result[document.host] = {
+                "first": before is None,
+                "changes": [change.as_dict() for change in changes],
+                "consequences": list(consequences(changes)),
+            }
     return result
 
 
