@@ -7,8 +7,8 @@ from typing import Any
 
 from ..errors import PlanError
 from .architecture import Architecture
-from .cluster import Cluster
 from .calibration import Calibration, cluster_key
+from .cluster import Cluster
 from .constants import Constants
 from .explain import (
     band_text,
@@ -34,7 +34,9 @@ from .software import planned_software
 __all__ = ["ParallelSizes", "Plan", "RankCoordinates", "plan_layout"]
 
 SCHEMA = "rackweave.plan/1"
-_ASSUMED_TOKENS_PER_BATCH = 4 * 1024 * 1024
+_ASSUMED_TOKENS = {"pretrain": 4 * 1024 * 1024, "full-finetune": 128 * 1024, "lora": 128 * 1024, "qlora": 128 * 1024}
+_ASSUMED_SEQUENCE = {"full-finetune": 1024, "lora": 4096, "qlora": 4096}
+_TIGHT = "; close to the limit: the allocator keeps little of what it caches, so expect slower steps or a failure"
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ def plan_layout(
         PlanError: if the request breaks a rule; the sentence names the numbers and the nearest layout that works.
     """
     wish = request or LayoutRequest()
-    architecture = resolve_model(model, wish.sequence_length)
-    batch = wish.global_batch_size or assumed_global_batch(architecture, cluster.num_gpus)
+    architecture = resolve_task_model(model, wish)
+    batch = wish.global_batch_size or assumed_global_batch(architecture, cluster.num_gpus, wish.task)
     if wish.tensor_parallel_size and wish.pipeline_parallel_size and not wish.data_parallel_size:
         asked = (wish.tensor_parallel_size, wish.context_parallel_size or 1, wish.pipeline_parallel_size)
         wish = replace(wish, data_parallel_size=_data_parallel_size(cluster, architecture, asked))
@@ -131,6 +133,15 @@ def plan_layout(
     return _searched(cluster, architecture, wish, batch, calibration)
 
 
+def resolve_task_model(model: str | Config | Architecture, wish: LayoutRequest) -> Architecture:
+    """Return the architecture at the asked sequence length, or at a usual one for fine-tuning."""
+    architecture = resolve_model(model, wish.sequence_length)
+    usual = _ASSUMED_SEQUENCE.get(wish.task)
+    if wish.sequence_length is None and usual is not None and usual < architecture.sequence_length:
+        return resolve_model(architecture, usual)
+    return architecture
+
+
 def _searched(
     cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: int, calibration: Calibration | None
 ) -> Plan:
@@ -138,7 +149,7 @@ def _searched(
     place = place_of(cluster, wish)
     software = planned_software(wish.engine, wish.task, model)
     search = Search(model, machine, place, software, Constants.shipped())
-    result = search.run(wish, batch)
+    result = search.run_with_headroom(wish, batch)
     if not result.ranked and result.smallest is None:
         raise PlanError(_nothing_allowed(cluster, model, wish, batch, result.refused))
     chosen = result.ranked[0] if result.ranked else result.smallest
@@ -240,7 +251,7 @@ def _reason(search: Search, cluster: Cluster, wish: LayoutRequest, result: Searc
         return (
             f"{describe(best.layout)} is the fastest of {result.considered} layouts considered: "
             f"{band_text(best.time.total)} a step, {best.memory.needed / GIB:.1f} of "
-            f"{search.machine.memory_bytes / GIB:.1f} GiB{rest}"
+            f"{search.machine.memory_bytes / GIB:.1f} GiB{rest}{_TIGHT if search.tight else ''}"
         )
     nearest = result.smallest
     if nearest is None:
@@ -283,9 +294,9 @@ def _notes(cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: in
     """Return what was assumed because it was not given."""
     notes = [f"assumed: {note}" for note in cluster.assumed]
     if wish.global_batch_size is None:
-        notes.append(f"assumed: global_batch_size {batch} (about 4 Mi tokens, divisible by the GPUs)")
+        notes.append(f"assumed: global_batch_size {batch} ({batch * model.sequence_length:,} tokens)")
     if wish.sequence_length is None:
-        notes.append(f"assumed: sequence_length {model.sequence_length}, that of the model")
+        notes.append(f"assumed: sequence_length {model.sequence_length}")
     if layout.sizes.tensor_parallel_size > cluster.domain_size:
         notes.append("tensor groups leave the NVLink domain, as asked; their traffic crosses the network")
     idle = cluster.num_gpus - layout.sizes.world_size
@@ -321,9 +332,9 @@ def place_of(cluster: Cluster, wish: LayoutRequest) -> Place:
     )
 
 
-def assumed_global_batch(model: Architecture, num_gpus: int) -> int:
-    """Return a batch of about 4 Mi tokens that every data-parallel size of these GPUs divides."""
-    wish = -(-_ASSUMED_TOKENS_PER_BATCH // model.sequence_length)
+def assumed_global_batch(model: Architecture, num_gpus: int, task: str = "pretrain") -> int:
+    """Return a usual batch that every data-parallel size of these GPUs divides: 4 Mi tokens, fine-tuning 128 Ki."""
+    wish = -(-_ASSUMED_TOKENS[task] // model.sequence_length)
     return -(-wish // num_gpus) * num_gpus
 
 
@@ -344,7 +355,7 @@ def _fixed_layout(cluster: Cluster, model: Architecture, wish: LayoutRequest) ->
     return Layout(
         sizes=sizes,
         micro_batch_size=micro,
-        global_batch_size=wish.global_batch_size or assumed_global_batch(model, cluster.num_gpus),
+        global_batch_size=wish.global_batch_size or assumed_global_batch(model, cluster.num_gpus, wish.task),
         zero_stage=1 if wish.zero_stage is None else wish.zero_stage,
         sequence_parallel=tensor > 1 if wish.sequence_parallel is None else wish.sequence_parallel,
         recompute=wish.recompute or "none",

@@ -35,6 +35,7 @@ class StageMemory:
     pipeline_buffers: float
     cached: float
     context: float
+    offloaded: float = 0.0
 
     @property
     def allocated(self) -> float:
@@ -81,6 +82,9 @@ def stage_memory(
     layers = stage_layer_counts(model, layout)[stage]
     held = stage_parameters(model, sizes, layers, stage)
     weights, gradients, optimizer = state_bytes(layout, software, held)
+    moved = 0.0
+    if layout.offload != "none":
+        optimizer, moved = 0.0, optimizer if layout.offload == "cpu" else 0.0
     moe = moe_layers_of_stage(model, sizes, layers, stage)
     kept = (layers - moe) * saved_bytes(model, layout, software, False)
     kept += moe * saved_bytes(model, layout, software, True) if moe else 0.0
@@ -107,6 +111,7 @@ def stage_memory(
         pipeline_buffers=buffers,
         cached=constants.cached_share * live,
         context=_CONTEXT_BYTES + (constants.pipeline_engine_gib * GIB if _is_deepspeed_pipeline(layout) else 0.0),
+        offloaded=moved,
     )
 
 
@@ -147,11 +152,11 @@ def _state_bytes(layout: Layout, software: Software, parameters: float, replicas
         trained = parameters * software.adapter_share
         return weights + 2 * trained, 2 * trained, 12 * trained
     width = 4 if layout.precision == "fp32" else software.gradient_bytes
+    if stage >= 2 and layout.precision != "fp32":
+        width = 2  # DeepSpeed keeps partitioned gradients in the type of the weights
     gradients = parameters * width / (replicas if stage >= 2 else 1)
     # Two fp32 moments, and a master copy where the weights are not fp32 themselves.
     optimizer = parameters * (8 if layout.precision == "fp32" else 12) / (replicas if stage >= 1 else 1)
-    if layout.offload != "none":
-        optimizer = 0.0
     if software.fp32_weights:
         # torch FSDP keeps fp32 weights and gradients as the master copy: 4 + 4 + 8 bytes.
         return parameters * 4 / replicas, parameters * 4 / replicas, parameters * 8 / replicas

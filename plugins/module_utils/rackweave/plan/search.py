@@ -24,6 +24,7 @@ KEPT = 24  # candidates kept for ranking and explanation
 _LONG_SEQUENCE = 16384  # tokens from which context parallelism is worth enumerating
 _MOST_CONTEXT = 32
 _SHAPE_RULES = rules_named("heads", "query-groups", "ffn", "tensor-in-domain", "head-dim", "sequence-divides")
+_HOST_SHARE = 0.8  # of host memory that offloaded states may take
 _MOST_TOKENS = 65536  # of one micro-batch: past it products gain nothing
 
 
@@ -82,6 +83,23 @@ class Search:
         self.software, self.constants = software, constants
         self.times = StepModel(model, machine, software, constants)
         self.refused: dict[str, str] = {}
+        self.tight = False
+
+    def run_with_headroom(self, wish: LayoutRequest, global_batch_size: int) -> SearchResult:
+        """Return the best layouts that leave the allocator its cache; if there are none, those that just fit."""
+        self.tight = False
+        result = self.run(wish, global_batch_size)
+        if not result.ranked:
+            self.tight = True
+            result = self.run(wish, global_batch_size)
+        return result
+
+    def fits(self, memory: StageMemory) -> bool:
+        """Return whether a GPU holds this (with all that the allocator caches, or, if tight, without), and its host."""
+        host = memory.offloaded * self.machine.gpus_per_host
+        if host > _HOST_SHARE * self.machine.host_memory_bytes:
+            return False
+        return (memory.needed if self.tight else memory.nvidia_smi) <= self.machine.memory_bytes
 
     def run(self, wish: LayoutRequest, global_batch_size: int) -> SearchResult:
         """Return the best layouts of all that the request leaves open."""
@@ -212,7 +230,7 @@ class Search:
             for recompute in self._recompute_kinds(wish, stage):
                 trial = replace(layout, sizes=sizes, zero_stage=stage, recompute=recompute)
                 memory = peak_memory(self.model, trial, self.software, self.constants)
-                fits = memory.needed <= self.machine.memory_bytes
+                fits = self.fits(memory)
                 best.considered += 1
                 if fits or best.smallest is None or memory.needed < best.smallest.memory.needed:
                     best.add(Candidate(trial, memory, self.times.predict(trial), fits))
@@ -244,8 +262,7 @@ class Search:
 def evaluate(search: Search, layout: Layout) -> Candidate:
     """Return the predictions for one given layout."""
     memory = peak_memory(search.model, layout, search.software, search.constants)
-    fits = memory.needed <= search.machine.memory_bytes
-    return Candidate(layout, memory, search.times.predict(layout), fits)
+    return Candidate(layout, memory, search.times.predict(layout), search.fits(memory))
 
 
 def layers_text(model: Architecture, layout: Layout) -> str:

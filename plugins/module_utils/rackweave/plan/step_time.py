@@ -224,7 +224,8 @@ def _data_traffic(
             # Partitioned gradients are reduced after every micro-batch: whole ones are not kept.
             reduced *= layout.num_microbatches
         total += reduced + gathered
-    return total - hidden_seconds(total, slot, constants.data_overlap if software.overlap else 0.0)
+    beside = slot * (layout.num_microbatches if layout.zero_stage == 2 else 1)
+    return total - hidden_seconds(total, beside, constants.data_overlap if software.overlap else 0.0)
 
 
 def _sharded_traffic(
