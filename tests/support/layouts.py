@@ -118,7 +118,7 @@ def l03_interleaved() -> Layout:
     nics = _eight(numbers, rate=200, layer="InfiniBand", hca_type="MT4123")
     management = Nic("mlx5_0", direct(0xC0, 0xC1), 0, rate=25, netdev="eno1", hca_type="MT4117", default_route=True)
     machine = Machine(gpus(EIGHT_BUSES), (*nics, management), management=None)
-    return Layout(machine, INFINIBAND, _hcas(numbers), ONE_TO_ONE, {"mlx5_0": "default route"})
+    return Layout(machine, INFINIBAND, _hcas(numbers), ONE_TO_ONE, {"mlx5_0": "link layer is Ethernet"})
 
 
 def l04_dual_port_per_gpu() -> Layout:
@@ -204,7 +204,7 @@ def l09_cloud_names() -> Layout:
     accelerated = Nic("mlx5_an0", direct(0xC0, 0xC1), 0, 100, netdev="eth1", default_route=True, hca_type="MT4117")
     machine = Machine(gpus(EIGHT_BUSES), (accelerated, *nics), management=None)
     hcas = tuple(f"mlx5_ib{index}" for index in range(8))
-    return Layout(machine, INFINIBAND, hcas, ONE_TO_ONE, {"mlx5_an0": "default route"})
+    return Layout(machine, INFINIBAND, hcas, ONE_TO_ONE, {"mlx5_an0": "link layer is Ethernet"})
 
 
 def _four_nics(numbers: list[int], others: list[int]) -> Layout:

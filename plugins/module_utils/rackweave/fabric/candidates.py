@@ -77,7 +77,7 @@ def find_candidates(document: NodeDocument, fabric: Fabric) -> tuple[list[Candid
             verdicts.append(Verdict(nic.device, nic.bdf, "excluded", reason))
         else:
             candidates.append(_candidate(document, fabric, nic))
-    for rule in (_without_default_route, _of_one_link_layer, _fastest):
+    for rule in (_without_default_route, _fastest):
         candidates = _apply(rule, document, fabric, candidates, verdicts)
     return candidates, verdicts
 
@@ -106,9 +106,10 @@ def _overridden(document: NodeDocument, fabric: Fabric, override: NicOverride) -
 
 
 def _candidate(document: NodeDocument, fabric: Fabric, nic: Nic) -> Candidate:
-    up = tuple(port for port in nic.ports if _up(port))
+    usable = tuple(port for port in nic.ports if _port_evidence(document, fabric, port) is None)
+    up = usable or tuple(port for port in nic.ports if _up(port)) or nic.ports
     addresses = [address for port in up for address in routable_addresses(document, port)]
-    return Candidate(nic, up or nic.ports, subnet_of(addresses, fabric.rail_subnets))
+    return Candidate(nic, up, subnet_of(addresses, fabric.rail_subnets))
 
 
 def _up(port: Port) -> bool:
@@ -125,17 +126,22 @@ def _own_evidence(
         return "virtual function: it shares the port of a physical one and adds no bandwidth"
     if not nic.ports:
         return "has no port"
-    if not any(_up(port) for port in nic.ports):
-        states = ", ".join(f"port {port.port} is {port.state}" for port in nic.ports)
-        return f"no active port ({states})"
-    return _subnet_evidence(document, fabric, nic)
-
-
-def _subnet_evidence(document: NodeDocument, fabric: Fabric, nic: Nic) -> str | None:
-    ports = [port for port in nic.ports if _up(port) and port.link_layer != "InfiniBand"]
-    if not ports:
+    reasons = [_port_evidence(document, fabric, port) for port in nic.ports]
+    if None in reasons:
         return None
-    addresses = [address for port in ports for address in routable_addresses(document, port)]
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+
+
+def _port_evidence(document: NodeDocument, fabric: Fabric, port: Port) -> str | None:
+    """Return why one port cannot carry the job, None if nothing about it speaks against it."""
+    if not _up(port):
+        return f"no active port (port {port.port} is {port.state})"
+    wanted_layer = LINK_LAYER_OF_KIND.get(fabric.kind)
+    if wanted_layer and port.link_layer not in (None, wanted_layer):
+        return f"link layer is {port.link_layer}; the fabric is {fabric.kind}"
+    if port.link_layer == "InfiniBand":
+        return None
+    addresses = routable_addresses(document, port)
     shown = ", ".join(map(str, addresses))
     for name, networks in (("storage", fabric.storage_subnets), ("management", fabric.management_subnets)):
         at = subnet_of(addresses, networks)
@@ -173,15 +179,6 @@ def _without_default_route(document: NodeDocument, fabric: Fabric, candidates: l
         for candidate in candidates
         for port in candidate.ports
         if port.netdev in routed and candidate.rail is None
-    }
-
-
-def _of_one_link_layer(document: NodeDocument, fabric: Fabric, candidates: list[Candidate]) -> dict[str, str]:
-    wanted = LINK_LAYER_OF_KIND.get(fabric.kind)
-    return {
-        candidate.nic.device: f"link layer is {candidate.ports[0].link_layer}; the fabric is {fabric.kind}"
-        for candidate in candidates
-        if wanted and candidate.ports[0].link_layer not in (None, wanted)
     }
 
 

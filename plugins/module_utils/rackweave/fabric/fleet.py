@@ -6,6 +6,7 @@ one value per host; the most common value is the norm.
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ def _ports(field: str) -> Callable[[Node], Hashable]:
     return lambda node: _same([getattr(port, field) for _, port in node.ports])
 
 
+def _roce(field: str) -> Callable[[Node], Hashable]:
+    return lambda node: _same([None if nic.roce is None else getattr(nic.roce, field) for nic, _ in node.ports])
+
+
 COMPARISONS: tuple[Comparison, ...] = (
     Comparison("gpu-count", "number of GPUs", lambda node: len(node.document.gpus)),
     Comparison("gpu-model", "GPU model", _gpus("name")),
@@ -107,13 +112,12 @@ COMPARISONS: tuple[Comparison, ...] = (
     Comparison("gdr", "GPUDirect by dmabuf", lambda node: node.document.gpudirect.dmabuf),
     Comparison("gdr", "GPUDirect by peer memory module", lambda node: node.document.gpudirect.peermem),
     Comparison("rdma-open", "RDMA devices that can be opened", lambda node: node.document.limits.rdma_devices_opened),
-    Comparison("roce-trust", "trust mode", lambda node: _same([it.roce and it.roce.trust for it, _ in node.ports])),
-    Comparison(
-        "roce-pfc", "PFC priorities", lambda node: _same([it.roce and it.roce.pfc_priorities for it, _ in node.ports])
-    ),
-    Comparison(
-        "roce-dscp-map", "DSCP map", lambda node: _same([it.roce and it.roce.dscp_to_priority for it, _ in node.ports])
-    ),
+    Comparison("roce-trust", "trust mode", _roce("trust")),
+    Comparison("roce-pfc", "PFC priorities", _roce("pfc_priorities")),
+    Comparison("roce-ecn", "priorities with ECN", _roce("ecn_priorities")),
+    Comparison("roce-cnp", "DSCP of congestion notifications", _roce("cnp_dscp")),
+    Comparison("roce-tos", "ToS of rdma_cm", _roce("cma_tos")),
+    Comparison("roce-dscp-map", "DSCP map", _roce("dscp_to_priority")),
 )
 
 
@@ -123,6 +127,7 @@ def compare_fleet(nodes: Sequence[Node]) -> list[Finding]:
     for comparison in COMPARISONS:
         findings.extend(_odd_ones(comparison, nodes))
     findings.extend(_extra_devices(nodes))
+    findings.extend(_swapped_rails(nodes))
     return findings
 
 
@@ -175,6 +180,46 @@ def _extra_devices(nodes: Sequence[Node]) -> list[Finding]:
         message = f"{len(node.rails.members)} compute ports where most hosts have {norm}; not on most hosts: {listed}"
         findings.append(Finding("compute-nic-extra", node.host, message))
     return findings
+
+
+def _swapped_rails(nodes: Sequence[Node]) -> list[Finding]:
+    """Name hosts whose rails are in the same networks as everybody's, but in another order: cables are swapped.
+
+    Hosts with networks of their own (a routed fabric) say nothing about the order and are not compared.
+    """
+    groups: dict[frozenset[str], list[tuple[Node, tuple[str, ...]]]] = {}
+    for node in nodes:
+        networks = _networks_of_rails(node)
+        if networks and len(set(networks)) == len(networks) > 1:
+            groups.setdefault(frozenset(networks), []).append((node, networks))
+    findings = []
+    for members in groups.values():
+        norm, count = Counter(networks for _, networks in members).most_common(1)[0]
+        for node, networks in members:
+            swapped = [str(rail) for rail, network in enumerate(networks) if network != norm[rail]]
+            if swapped:
+                shown = ", ".join(f"rail {rail}: {networks[int(rail)]}" for rail in swapped)
+                message = f"rails are cabled in another order than on {count} of {len(members)} hosts ({shown})"
+                findings.append(Finding("rail-subnet", node.host, message))
+    return findings
+
+
+def _networks_of_rails(node: Node) -> tuple[str, ...] | None:
+    addresses = {it.name: it.addresses for it in node.document.interfaces}
+    ports = {(nic.device, port.port): port for nic, port in node.ports}
+    found = []
+    for rail in node.rails.rails:
+        netdevs = [ports[member.device, member.port].netdev for member in rail.members]
+        networks = [
+            str(interface.network)
+            for netdev in netdevs
+            for interface in map(ipaddress.ip_interface, addresses.get(netdev or "", ()))
+            if not interface.is_link_local
+        ]
+        if not networks:
+            return None
+        found.append(networks[0])
+    return tuple(found)
 
 
 def check_node(node: Node) -> list[Finding]:

@@ -11,7 +11,7 @@ from rackweave.fabric.fleet import COMPARISONS
 from rackweave.fabric.gate import judge_fleet, read_waivers
 from rackweave.hardware.node import GpuDirect
 
-from tests.support.documents import fleet, judge, kinds, request, with_nic, with_port, with_roce
+from tests.support.documents import fabric, fleet, judge, kinds, request, with_nic, with_port, with_roce
 
 TODAY = datetime.date(2027, 1, 15)
 
@@ -87,6 +87,28 @@ def test_a_cable_on_the_wrong_rail_is_named():
     nodes[1] = replace(nodes[1], interfaces=interfaces)
 
     assert ("rail-map", "hgx-02") in kinds(judge(nodes))
+
+
+def swapped(document):
+    """Return the node with the cables of its first two rails exchanged."""
+    names = {"rail0": "rail1", "rail1": "rail0"}
+    addresses = {it.name: it.addresses for it in document.interfaces}
+    interfaces = tuple(replace(it, addresses=addresses[names.get(it.name, it.name)]) for it in document.interfaces)
+    tables = {nic.device: nic.ports[0].gids for nic in document.nics}
+    document = replace(document, interfaces=interfaces)
+    document = with_port(document, "mlx5_0", gids=tables["mlx5_1"])
+    return with_port(document, "mlx5_1", gids=tables["mlx5_0"])
+
+
+def test_swapped_cables_are_found_without_declared_subnets():
+    nodes = fleet(4)
+    nodes[3] = swapped(nodes[3])
+
+    verdict = judge(nodes, fabric=fabric(rail_subnets=None))
+
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.host) == ("rail-subnet", "hgx-04")
+    assert "rail 0: 198.51.100.32/27, rail 1: 198.51.100.0/27" in finding.message
 
 
 def test_without_a_majority_the_message_says_so():

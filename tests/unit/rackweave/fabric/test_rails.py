@@ -11,7 +11,7 @@ from rackweave.fabric.block import read_fabric
 from rackweave.fabric.rails import plan_rails
 from rackweave.hardware.collect import collect_node
 
-from tests.support.documents import ROCE, fabric, reference, with_port
+from tests.support.documents import ROCE, fabric, reference, with_nic, with_port
 from tests.support.layouts import LAYOUTS
 from tests.support.machines import Gpu, Machine, Nic, build, path
 
@@ -159,6 +159,16 @@ def test_rails_follow_the_subnets_of_the_fabric_where_it_names_them():
 
     assert [member.device for member in plan.members] == [f"mlx5_{number}" for number in reversed(range(8))]
     assert [rail.gpus for rail in plan.rails] == [(gpu,) for gpu in reversed(range(8))]
+
+
+def test_of_a_card_with_two_kinds_of_port_only_the_right_one_is_used():
+    document = reference()
+    port = document.nics[2].ports[0]
+    ports = (replace(port, port=1, link_layer="InfiniBand", gids=()), replace(port, port=2))
+
+    plan = plan_rails(with_nic(document, "mlx5_2", ports=ports), fabric())
+
+    assert [(member.device, member.port) for member in plan.rails[2].members] == [("mlx5_2", 2)]
 
 
 def test_a_node_without_gpus_has_rails_in_bus_order():
