@@ -120,3 +120,57 @@ def _main(attempt: str) -> None:
     from trainer.__main__ import main
 
     os._exit(main(["--attempt", attempt]))
+
+
+def write_logits(attempt: str, out: str, tokens: list[list[int]]) -> None:
+    """Write the logits of the model of an attempt, gathered over the tensor group, from its last stage."""
+    from trainer.engine import StageList
+
+    job, mesh, stages = open_job(attempt)
+    ids = torch.tensor(tokens)
+    hidden = None
+    with torch.no_grad():
+        if mesh.where.pp_rank:
+            shape = [ids.shape[1] // (mesh.sizes.tensor_parallel_size if mesh.sizes.sequence_parallel else 1)]
+            hidden = torch.empty(*shape, ids.shape[0], job.plan.model.hidden_size)
+            dist.recv(hidden, group=mesh.pipeline, group_src=mesh.where.pp_rank - 1)
+            stages[0].set_input_tensor(hidden)
+        output = StageList(stages)(0, ids, None)
+        if not stages[0].post_process:
+            dist.send(output.contiguous(), group=mesh.pipeline, group_dst=mesh.where.pp_rank + 1)
+        else:
+            parts = [torch.empty_like(output) for _ in range(mesh.sizes.tensor_parallel_size)]
+            dist.all_gather(parts, output.contiguous(), group=mesh.tensor)
+            if mesh.where.tp_rank == 0:
+                torch.save(torch.cat(parts, dim=-1).transpose(0, 1).contiguous(), f"{out}/logits.pt")
+    close_mesh()
+
+
+def train_and_hash_frozen(attempt: str, out: str) -> None:
+    """Run the trainer, and write whether frozen and trained parameters changed on this rank."""
+    import trainer.job
+
+    original = trainer.job.run_training
+
+    def run(parts: Any, first_step: int) -> int:
+        named = [(info.name, info.parameter) for info in _parameters(parts)]
+        before = [parameter.detach().clone() for _, parameter in named]
+        done = original(parts, first_step)
+        changed = [name for (name, parameter), old in zip(named, before) if not torch.equal(parameter, old)]
+        kept = [name for name, _ in named if name not in changed]
+        (Path(out) / f"changed-{parts.mesh.rank}.json").write_text(json.dumps({"changed": changed, "kept": kept}))
+        return done
+
+    trainer.job.run_training = run
+    _main(attempt)
+
+
+def _parameters(parts: Any) -> list[Any]:
+    from trainer.model.partition import stage_parameters
+
+    sizes = parts.mesh.sizes
+    return list(
+        stage_parameters(
+            parts.schedule.stages, parts.job.plan.model, parts.mesh.where.tp_rank, sizes.tensor_parallel_size
+        )
+    )

@@ -66,6 +66,7 @@ class Attempt:
     results: dict[int, dict[str, object]] = field(default_factory=dict)
     phases: dict[int, dict[str, object]] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
     world_size: int | None = None
     restart: int = 0
     started: datetime | None = None
@@ -83,6 +84,9 @@ class Attempt:
         where = record.get("host")
         if isinstance(number, int) and isinstance(where, str):
             self.hosts[number] = where
+        address = record.get("address")
+        if isinstance(address, str) and isinstance(where, str):
+            self.addresses[address] = where
         if kind == "result" and isinstance(number, int):
             self.results[number] = record
         elif kind == "phase" and isinstance(number, int):

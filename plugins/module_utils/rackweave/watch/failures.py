@@ -87,7 +87,7 @@ class FailureTables:
         if key == "time":
             entry.time = parse_time(value)
         elif key == "host":
-            entry.host = value.split()[0] if value else None
+            entry.host = _host(value.split()[0] if value else None, line.host)
         elif key == "rank":
             match = _RANK.match(value)
             if match:
@@ -127,6 +127,15 @@ class FailureTables:
                 position=entry.line.position,
                 source=entry.line.source,
             )
+
+
+def _host(said: str | None, printed_by: str | None) -> str | None:
+    """The name under which we know the host: torchrun says a full or a local name for the host it runs on."""
+    if said is None or printed_by is None:
+        return said
+    if said.startswith("localhost") or said.split(".")[0] == printed_by.split(".")[0]:
+        return printed_by
+    return said
 
 
 def _order(entry: Failure) -> tuple[datetime, bool, int]:

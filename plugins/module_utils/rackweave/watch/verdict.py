@@ -234,7 +234,7 @@ def _order(finding: Finding) -> tuple[int, int, datetime, int]:
 def _verdict(root: Finding, ordered: list[Finding], scan: Scan, addresses: Mapping[str, str]) -> Verdict:
     same = [finding for finding in ordered if finding.diagnosis == root.diagnosis]
     ranks, hosts = _blame(root, same, ordered, scan)
-    known = {**scan.transport.addresses, **addresses}
+    known = {**scan.transport.addresses, **scan.attempt.addresses, **addresses}
     hosts = {known.get(host, host) for host in hosts}
     ranks = ranks or _absent(root, ordered, scan)
     for rank in ranks:

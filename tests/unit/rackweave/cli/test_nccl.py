@@ -131,6 +131,43 @@ def test_a_damaged_document_is_one_sentence_and_status_2(run, fabric_file, tmp_p
     assert err.count("\n") == 1
 
 
+def matrix(**changed):
+    """Return the output of ``nvidia-smi topo -m`` for a reference node whose NICs are all two switches away."""
+    gpus = [f"GPU{index}" for index in range(8)]
+    nics = [f"NIC{index}" for index in range(8)]
+
+    def cell(row, column):
+        if row == column:
+            return " X "
+        if row in gpus and column in gpus:
+            return "NV18"
+        same_side = (int(row[3:]) < 4) == (int(column[3:]) < 4)
+        far = "NODE" if same_side else "SYS"
+        near = row[3:] == column[3:] and row[:3] != column[:3]
+        return changed.get(f"{row}_{column}", changed.get(f"{column}_{row}", "PXB" if near else far))
+
+    lines = ["\t".join(["", *gpus, *nics, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
+    for row in (*gpus, *nics):
+        affinity = ["0-55", "0", "", "N/A"] if row in gpus else ["", "", "", ""]
+        lines.append("\t".join([row, *(cell(row, column) for column in (*gpus, *nics)), *affinity]))
+    legend = [f"  NIC{index}: mlx5_{index}" for index in range(8)]
+    return "\n".join([*lines, "", "Legend:", "", "NIC Legend:", "", *legend, ""])
+
+
+@pytest.mark.parametrize(
+    ("changed", "messages"),
+    [({}, []), ({"GPU3_NIC3": "PHB"}, ["GPU 3 to mlx5_3: PXB by the paths in sysfs, PHB in the matrix"])],
+)
+def test_distances_are_compared_with_the_matrix_of_the_machine(run, fabric_file, tmp_path, changed, messages):
+    path = tmp_path / "topo.txt"
+    path.write_text(matrix(**changed))
+    words = ("--nodes", str(EXAMPLES / "prod-8hca"), "--fabric", fabric_file, "--matrix", f"trn01={path}", "--json")
+
+    findings = json.loads(run(*words)[1])["fleet"]["findings"]
+
+    assert [finding["message"] for finding in findings] == messages
+
+
 def test_a_machine_is_collected_from_a_tree(run, tmp_path):
     tree = build(l06_roce_bonds().machine, tmp_path / "tree")
     status, out, _ = run("--collect", "gx01", "--root", str(tree))

@@ -1,0 +1,94 @@
+"""What a run leaves behind beside its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.attempts import MODEL, events, make_attempt, sizes
+from tests.support.launch import ForkServer, free_port
+
+pytestmark = pytest.mark.multiprocess
+
+
+def test_every_record_has_the_keys_of_the_contract(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    telemetry = {"peak_flops_per_second": 1e12}
+    evaluation = {"interval": 4, "batches": 2}
+    attempt = make_attempt(
+        tmp_path / "attempt", corpus, MODEL, sizes(zero_stage=1), steps=4, telemetry=telemetry, evaluation=evaluation
+    )
+    launcher.run(attempt, 1).assert_done()
+    last = events(attempt, "step")[-1]
+    assert set(last) >= {"step", "loss", "grad_norm", "lr", "tokens_per_second", "tokens_per_second_per_gpu", "mfu"}
+    assert set(last) >= {"peak_memory_gib", "step_time_s", "time", "rank"}
+    assert 0 < last["mfu"] < 1
+    assert [event["step"] for event in events(attempt, "evaluation")] == [0, 4]
+    assert [event["state"] for event in events(attempt, "checkpoint")] == ["saved", "published", "validated"]
+    assert [event["phase"] for event in events(attempt, "phase")][:3] == ["nccl_init", "model_build", "optimizer_init"]
+    assert events(attempt, "end")[0]["exit"] == "done"
+
+
+def test_a_rank_records_its_environment_with_the_origin_of_each_value(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(zero_stage=1), steps=1)
+    (attempt / "nccl").mkdir()
+    (attempt / "nccl/node-a.conf").write_text("NCCL_DEBUG=WARN\nNCCL_IB_TC=106\nNCCL_NET=IB\n")
+    launcher.run(attempt, 1, NCCL_DEBUG="WARN", NCCL_IB_TC="0", NCCL_ALGO="Ring").assert_done()
+    seen = json.loads((attempt / "placement/0.json").read_text())["environment"]
+    assert seen["NCCL_DEBUG"] == {"value": "WARN", "origin": "host_file"}
+    assert seen["NCCL_IB_TC"] == {"value": "0", "origin": "overridden", "planned": "106"}
+    assert seen["NCCL_ALGO"] == {"value": "Ring", "origin": "environment"}
+    assert seen["NCCL_NET"] == {"value": None, "origin": "missing", "planned": "IB"}
+
+
+def test_tensorboard_and_a_profile_are_written_when_asked_for(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    telemetry = {"tensorboard": True, "profile_steps": [2, 3]}
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(zero_stage=1), steps=4, telemetry=telemetry)
+    launcher.run(attempt, 1).assert_done()
+    assert list((attempt / "tensorboard").glob("events.out.tfevents*"))
+    assert json.loads((attempt / "profile/0.json").read_text())["traceEvents"]
+
+
+def test_prometheus_shows_the_last_step_while_the_job_runs(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    port = free_port()
+    attempt = make_attempt(
+        tmp_path / "attempt", corpus, MODEL, sizes(zero_stage=1), steps=5000, telemetry={"prometheus_port": port}
+    )
+    running = launcher.start(attempt, 1)
+    try:
+        text = ""
+        while 'rackweave_loss{run="test"}' not in text:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                continue
+        assert 'rackweave_step{run="test"}' in text
+    finally:
+        (attempt / "save-and-exit").touch()
+        assert running.wait().codes == [77]
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("float16", 1), ("float16", 2), ("bfloat16", 2)])
+def test_short_types_train(dtype: str, zero: int, launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2, zero_stage=zero), steps=12, dtype=dtype)
+    launcher.run(attempt, 2).assert_done()
+    shown = [event["loss"] for event in events(attempt, "step")]
+    assert shown[-1] < shown[0] - 0.3
+
+
+def test_optimizer_states_offloaded_to_the_host_train_alike(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
+    plain = make_attempt(tmp_path / "plain" / "attempt", corpus, MODEL, sizes(dp=2, zero_stage=2), steps=4)
+    launcher.run(plain, 2).assert_done()
+    chosen = sizes(dp=2, zero_stage=2, offload="cpu")
+    offloaded = make_attempt(tmp_path / "offload" / "attempt", corpus, MODEL, chosen, steps=4)
+    launcher.run(offloaded, 2).assert_done()
+    assert [event["loss"] for event in events(offloaded, "step")] == pytest.approx(
+        [event["loss"] for event in events(plain, "step")], abs=1e-5
+    )
