@@ -14,12 +14,15 @@ from pathlib import Path
 from ..errors import DocumentError, RackweaveError
 from ..fabric.block import read_fabric
 from ..fabric.environment import render_environments
+from ..fabric.findings import Finding
 from ..fabric.gate import GateVerdict, judge_fleet, read_waivers
+from ..fabric.matrix_check import compare_with_matrix
 from ..fabric.request import PROFILES, EnvironmentRequest, NodeEnvironment
 from ..hardware.collect import collect_node
 from ..hardware.difference import compare_documents, consequences
 from ..hardware.node import NodeDocument, as_json
 from ..hardware.order import natural_key
+from ..hardware.topo_matrix import parse_topo_matrix
 from .documents import load_documents
 from .inside import inspect_rank
 from .json_files import read_json, stale_files, write_files
@@ -47,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waivers", metavar="FILE", help="waivers as JSON: [{kind, host, by, until, reason}]")
     parser.add_argument("--today", metavar="DATE", help="day on which waivers are judged (else the system's date)")
     parser.add_argument("--accepted", metavar="DIR", help="accepted documents to compare with")
+    parser.add_argument(
+        "--matrix",
+        action="append",
+        default=[],
+        metavar="HOST=FILE",
+        help="nvidia-smi topo -m of a host, to compare with",
+    )
     parser.add_argument("--output", metavar="DIR", help="write <host>.conf and <host>.reasons.json there")
     parser.add_argument("--collect", metavar="HOST", help="print the document of this machine, named HOST, and stop")
     parser.add_argument("--inside", metavar="FILE.conf", help="inside a rank: compare with its host's file, and stop")
@@ -142,7 +152,22 @@ def _judge(
         today = datetime.date.fromisoformat(arguments.today) if arguments.today else datetime.date.today()
     except ValueError as error:
         raise RackweaveError(f"--today {arguments.today}: a date is written like 2027-01-31") from error
-    return judge_fleet(documents, environments, request, waivers, today)
+    return judge_fleet(documents, environments, request, waivers, today, _matrix_findings(arguments, documents))
+
+
+def _matrix_findings(arguments: argparse.Namespace, documents: Sequence[NodeDocument]) -> list[Finding]:
+    by_host = {document.host: document for document in documents}
+    findings: list[Finding] = []
+    for pair in arguments.matrix:
+        host, equals, path = pair.partition("=")
+        if not equals or host not in by_host:
+            raise RackweaveError(f"--matrix {pair}: HOST=FILE is expected, with one of {', '.join(by_host)}")
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RackweaveError(f"{path}: {error.strerror}") from error
+        findings += compare_with_matrix(by_host[host], parse_topo_matrix(text))
+    return findings
 
 
 def _differences(arguments: argparse.Namespace, documents: Sequence[NodeDocument]) -> dict[str, dict[str, object]]:

@@ -65,6 +65,7 @@ SEVERITIES = {
     "shm": BLOCK,
     "slurm-version": WARN,
     "socket-interface": BLOCK,
+    "topology-differs": WARN,
     "topology-file": BLOCK,
     "unplanned-variable": WARN,
 }
