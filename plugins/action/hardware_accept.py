@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.rackweave.cli.json_files import stale_files, write_files
+from ..module_utils.rackweave.cli.json_files import differences, stale_files, write_files
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
 from ..module_utils.rackweave.hardware.accept import accept_document
 from .fleet_gate import by_host
@@ -32,9 +32,10 @@ class ActionModule(ActionBase):
                 raise DocumentError(f"{', '.join(missing)}: not observed, so there is nothing to accept")
             acceptances = [accept_document(observed[host], accepted.get(host)) for host in args["hosts"]]
             stale = stale_files(args["accepted_dir"], {f"{it.host}.json": it.content for it in acceptances})
+            diff = differences(args["accepted_dir"], stale)
             if stale and not self._task.check_mode:
                 write_files(args["accepted_dir"], stale)
         except (RackweaveError, OSError) as exc:
             return {**result, "failed": True, "msg": str(exc)}
         hosts = [it.as_dict() for it in acceptances]
-        return {**result, "changed": bool(stale), "files_changed": sorted(stale), "acceptances": hosts}
+        return {**result, "changed": bool(stale), "files_changed": sorted(stale), "acceptances": hosts, "diff": diff}

@@ -7,7 +7,7 @@ from pathlib import Path
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.rackweave.cli.documents import load_documents
-from ..module_utils.rackweave.cli.json_files import write_files
+from ..module_utils.rackweave.cli.json_files import differences, write_files
 from ..module_utils.rackweave.cli.nccl import stale_environments
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
 from ..module_utils.rackweave.fabric.block import read_fabric
@@ -54,6 +54,8 @@ class ActionModule(ActionBase):
             documents = choose_documents(args["documents"], args["documents_dir"], args["hosts"])
             environments = render_environments(documents, request)
             stale = stale_environments(args["dest"], environments, request) if args["dest"] else {}
+            files = {name: text for name, text in stale.items() if name.endswith(".conf")}
+            diff = differences(args["dest"], files) if files and self._task.diff else []
             if stale and not self._task.check_mode:
                 write_files(args["dest"], stale)
         except (RackweaveError, OSError) as exc:
@@ -69,6 +71,7 @@ class ActionModule(ActionBase):
             "files_changed": sorted(stale),
             "environments": {host: environment.variables for host, environment in environments.items()},
             "findings": findings,
+            "diff": diff,
         }
 
 

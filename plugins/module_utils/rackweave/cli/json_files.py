@@ -29,6 +29,19 @@ def stale_files(directory: str, contents: Mapping[str, str]) -> dict[str, str]:
     return {name: content for name, content in contents.items() if not _holds(os.path.join(directory, name), content)}
 
 
+def differences(directory: str, contents: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return what ``--diff`` shows of files that are about to be written."""
+    shown = []
+    for name, content in sorted(contents.items()):
+        path = os.path.join(directory, name)
+        before = ""
+        if os.path.exists(path):
+            with open(path, encoding="utf-8", newline="") as file:
+                before = file.read()
+        shown.append({"before": before, "after": content, "before_header": path, "after_header": path})
+    return shown
+
+
 def write_files(directory: str, contents: Mapping[str, str]) -> None:
     """Write files into a directory, each in one step; a file that is right already is left alone."""
     os.makedirs(directory, exist_ok=True)
