@@ -1,6 +1,6 @@
 """All layouts of 2, 4 or 8 GPUs in one run, beside DDP and FSDP2, and an all-reduce sweep; one table last.
 
-    torchrun --nproc-per-node N scripts/gpu_layouts.py --out DIR --seconds 240
+torchrun --nproc-per-node N scripts/gpu_layouts.py --out DIR --seconds 240
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ class Acceleration:
         """Return what pays and works: compilers and graphs on CUDA, graphs only where nothing draws or waits."""
         sizes, dropout = job.plan.sizes, job.train.dropout
         cuda = device.type == "cuda"
-        alone = sizes.pipeline_parallel_size == 1 and sizes.tensor_parallel_size == 1
+        # Collectives inside of a micro-batch stay outside of graphs.
+        streams = sizes.zero_stage >= 2 and sizes.data_parallel_size > 1
+        alone = sizes.pipeline_parallel_size == 1 and sizes.tensor_parallel_size == 1 and not streams
         random = dropout.hidden > 0 or dropout.attention > 0
         # Recomputation saves and restores random states on the host, which a graph cannot hold.
         return cls(True, cuda, cuda and alone and not random and sizes.recompute == "none")

@@ -76,9 +76,12 @@ class SinkFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, parameter: torch.Tensor, main_grad: torch.Tensor) -> torch.Tensor:
-        """Return a view of the parameter."""
+        """Return the parameter's values: of a vector a copy, which costs nothing and may go through any other function.
+
+        (The compiler refuses a view that another custom function hands on as it is, as Megatron's mappings do.)
+        """
         ctx.main_grad = main_grad
-        return parameter.view_as(parameter)
+        return parameter.clone() if parameter.ndim == 1 else parameter.view_as(parameter)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[None, None]:

@@ -108,7 +108,7 @@ def flat_cross_entropy(
     """Return per-token losses (n,), fp32, of hidden (n, h), weight (v / tp, h) and labels (n,).
 
     Over a tensor group the hidden gradient is this rank's part of a sum: pass `hidden` through Megatron's
-    `copy_to_tensor_model_parallel_region` or `gather_from_sequence_parallel_region`, whose backward passes sum it.
+    `copy_to_tensor_model_parallel_region` or flat_sequence's `gather_sequence`, whose backward passes sum it.
     """
     losses: torch.Tensor = FlatCrossEntropyFunction.apply(  # type: ignore[no-untyped-call]
         hidden, weight, main_grad, labels, head

@@ -14,15 +14,14 @@ from megatron.core.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
     copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
     reduce_from_tensor_model_parallel_region,
-    reduce_scatter_to_sequence_parallel_region,
 )
 from torch import Tensor, nn
 
 from .flat_activation import fast_gelu
 from .flat_linear import add_bias, flat_linear, sink
 from .flat_loss import LossHead, flat_cross_entropy
+from .flat_sequence import gather_sequence, scatter_sequence
 from .model.layers import Mlp
 from .model.stage import Stage
 
@@ -94,7 +93,7 @@ class FlatColumn(ColumnParallelLinear):
             output: tuple[Tensor, Tensor | None] = super().forward(hidden, weight=weight)
             return output
         if self.sequence_parallel:
-            hidden = gather_from_sequence_parallel_region(hidden, group=self.tp_group)
+            hidden = gather_sequence(hidden, self.tp_group, self.tensor_size)
         else:
             hidden = _copy_to_group(hidden, self.tp_group, self.tensor_size)
         result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight, self.accumulation.keep)
@@ -113,7 +112,7 @@ class FlatRow(RowParallelLinear):
         """Return (output summed over the tensor group, bias or None)."""
         result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight, self.accumulation.keep)
         if self.sequence_parallel:
-            result = reduce_scatter_to_sequence_parallel_region(result, group=self.tp_group)
+            result = scatter_sequence(result, self.tp_group, self.tensor_size)
         elif self.tensor_size > 1:
             result = reduce_from_tensor_model_parallel_region(result, group=self.tp_group)
         if self._parameters.get("bias") is not None and not self.sequence_parallel:
@@ -152,7 +151,7 @@ class FlatStage(Stage):
         weight, main_grad, head = self.flat_head
         group = self.output_layer.tp_group
         if self.config.sequence_parallel:
-            hidden = gather_from_sequence_parallel_region(hidden, group=group)
+            hidden = gather_sequence(hidden, group, group.size())
         else:
             hidden = _copy_to_group(hidden, group, group.size())
         losses = flat_cross_entropy(hidden.flatten(0, 1), weight, main_grad, labels.transpose(0, 1).reshape(-1), head)
