@@ -22,6 +22,7 @@ from ..hardware.collect import collect_node
 from ..hardware.difference import compare_documents, consequences
 from ..hardware.node import NodeDocument, as_json
 from ..hardware.order import natural_key
+from ..hardware.scrub import Scrubber
 from ..hardware.topo_matrix import parse_topo_matrix
 from .documents import load_documents
 from .inside import inspect_rank
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="DIR", help="write <host>.conf and <host>.reasons.json there")
     parser.add_argument("--collect", metavar="HOST", help="print the document of this machine, named HOST, and stop")
+    parser.add_argument("--scrub", action="store_true", help="with --collect: make up serials, UUIDs and addresses")
     parser.add_argument("--inside", metavar="FILE.conf", help="inside a rank: compare with its host's file, and stop")
     parser.add_argument("--before", metavar="FILE", help="with --inside: environments before ours, as JSON by origin")
     parser.add_argument("--root", default="/", metavar="DIR", help="with --collect: directory that stands for /")
@@ -107,7 +109,8 @@ def _collect(arguments: argparse.Namespace) -> int:
     nvml = nvml_reader() if os.path.realpath(arguments.root) == "/" else None
     system = LocalSystem([arguments.root])
     document = collect_node(system, arguments.collect, "measured", platform.python_version(), nvml)
-    _print(as_json(document.as_dict()).rstrip("\n"))
+    shown = Scrubber().document(document) if arguments.scrub else document
+    _print(as_json(shown.as_dict()).rstrip("\n"))
     return 0
 
 
