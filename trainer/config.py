@@ -313,6 +313,8 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         require_choice("checkpoint.mode", self.mode, ("sync", "async_thread", "async_process"))
+        if self.mode == "async_process":
+            raise StopError("checkpoint.mode=async_process is not offered by this trainer: take async_thread")
         require_at_least(self, 0, "interval")
         require_at_least(self, 2, "keep")
 
@@ -430,6 +432,8 @@ class TrainConfig:
         require_choice("dtype", self.dtype, ("float32", "bfloat16", "float16"))
         require_choice("backend", self.backend, ("gloo", "nccl"))
         require_choice("engine", self.engine, ("deepspeed", "flat"))
+        if self.lora is not None and self.engine == "flat":
+            raise StopError("lora needs engine=deepspeed: the flat engine rewires linears that adapters replace")
         require_at_least(self, 1, "steps")
 
 
@@ -454,6 +458,8 @@ def read_job(attempt: Path) -> JobConfig:
         raise StopError(f"the attempt directory {attempt} does not exist")
     plan = parse(PlanConfig, read_json(attempt / "plan.json"), "plan.json")
     train = parse(TrainConfig, read_json(attempt / "train.json"), "train.json")
+    if train.lora is not None and plan.sizes.zero_stage == 0:
+        raise StopError("lora needs zero_stage >= 1: ZeRO 0 runs on the flat engine, which knows no adapters")
     if plan.run != train.run:
         raise StopError(f"plan.json is for the run {plan.run!r}, train.json for {train.run!r}")
     ds_file = attempt / "ds_config.json"

@@ -96,7 +96,8 @@ def build_engine(job: JobConfig, mesh: Mesh, stages: Sequence[Stage]) -> Engine:
     DeepSpeed's own stage 0 clips wrongly under tensor and pipeline parallelism (it counts replicated parameters on
     model-parallel rank 0 only), so ZeRO 0 never goes there.
     """
-    infos = list(stage_parameters(stages, job.plan.model, mesh.where.tp_rank, mesh.sizes.tensor_parallel_size))
+    parameters = stage_parameters(stages, job.plan.model, mesh.where.tp_rank, mesh.sizes.tensor_parallel_size)
+    infos = [info for info in parameters if info.parameter.requires_grad]
     if job.plan.sizes.zero_stage == 0 or job.train.engine == "flat":
         from .flat_engine import FlatEngine
 

@@ -18,10 +18,11 @@ from .deepspeed_config import check_deepspeed
 from .engine import build_engine
 from .environment import LaunchEnvironment
 from .errors import StopError
+from .exporters import open_exporters
 from .guard import LossGuard
 from .loop import LoopParts, evaluate, run_training
 from .mesh import Mesh, build_mesh, close_mesh, seed_mesh
-from .model.build import build_stages
+from .model.build import build_stages, imported_weights
 from .outcome import write_json
 from .placement import check_placement, check_world, placement_record, read_host_file
 from .requests import ExitRequests
@@ -61,6 +62,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
     mesh = build_mesh(job.plan.sizes, environment.rank, device, _backend(job), job.train.timeouts.collective_s)
     agree(mesh, lambda: _place(job, environment, mesh))
     corpora = agree(mesh, lambda: _check_inputs(job))
+    exporters = agree(mesh, lambda: open_exporters(job, mesh.rank))
     checkpoints = CheckpointKeeper(job, mesh, reporting.events, reporting.marker)
     agree(mesh, checkpoints.claim)
     chosen = checkpoints.choose()
@@ -86,6 +88,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         marker=reporting.marker,
         requests=reporting.requests,
         guard=LossGuard(job.train.guard),
+        exporters=exporters,
     )
     if first_step == 0 and job.train.evaluation.interval:
         evaluate(parts, 0)
@@ -94,6 +97,8 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         done = run_training(parts, first_step)
     finally:
         checkpoints.close()
+        for exporter in exporters:
+            exporter.close()
     reporting.marker.set("end", done)
     close_mesh()
     return done
@@ -163,6 +168,7 @@ def _device_bdf(device: torch.device) -> str | None:
 def _check_inputs(job: JobConfig) -> Corpora:
     """Open data and check everything that needs no model."""
     check_deepspeed(job)
+    imported_weights(job)
     data, model = job.train.data, job.plan.model
     tokenizer = load_tokenizer(data.tokenizer)
     if tokenizer.vocab_size > model.vocab_size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from .config import JobConfig
 from .data.samples import Sampler
 from .engine import Engine, learning_rate
 from .errors import SavedAndExit, StopError
+from .exporters import Exporter
 from .flops import model_flops_per_token
 from .guard import Action, Judgement, LossGuard
 from .mesh import Mesh
@@ -37,6 +39,7 @@ class LoopParts:
     marker: PhaseMarker
     requests: ExitRequests
     guard: LossGuard
+    exporters: Sequence[Exporter] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,10 @@ def _one_step(parts: LoopParts, step: int) -> tuple[_Facts, Judgement]:
         parts.engine.skip()
     _tell(parts, step + 1, judgement)
     seconds = time.perf_counter() - began
-    parts.events.write("step", **_step_record(parts, step + 1, facts.loss, norm, rate, seconds))
+    record = _step_record(parts, step + 1, facts.loss, norm, rate, seconds)
+    parts.events.write("step", **record)
+    for exporter in parts.exporters:
+        exporter.step(record)
     return facts, judgement
 
 
@@ -169,6 +175,8 @@ def evaluate(parts: LoopParts, step: int) -> float | None:
     parts.engine.train(True)
     loss = _agree(parts, losses).loss
     parts.events.write("evaluation", step=step, validation_loss=loss, seconds=time.perf_counter() - began)
+    for exporter in parts.exporters:
+        exporter.evaluation(step, loss)
     return loss
 
 

@@ -31,6 +31,8 @@ def prepare_platform(cuda: bool) -> None:
     schedules.__dict__["torch"] = _CpuZeros("torch")
     # DeepSpeed would build its shared-memory communication operator with a compiler on first use.
     importlib.import_module("deepspeed.ops").__dict__["__compatible_ops__"] = {}
+    # It also refuses float16 on a CPU without instructions for it; PyTorch computes it all the same, only slowly.
+    importlib.import_module("deepspeed.accelerator").get_accelerator().is_fp16_supported = lambda: True
 
 
 def _redirect_cuda_calls() -> None:

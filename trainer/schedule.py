@@ -51,7 +51,7 @@ class Schedule:
     ) -> None:
         sizes = job.plan.sizes
         self._sizes, self._model, self._mesh = sizes, job.plan.model, mesh
-        self._engine, self._stages, self._marker = engine, list(stages), marker
+        self._engine, self.stages, self._marker = engine, list(stages), marker
         virtual = sizes.virtual_pipeline_size if sizes.virtual_pipeline_size > 1 else None
         self._run = _forward_backward(sizes.pipeline_parallel_size, virtual)
         self._step = 0
@@ -84,11 +84,11 @@ class Schedule:
 
     def _execute(self, sampler: Sampler, step: int, forward_only: bool) -> list[Tensor]:
         self._step, self._forwards, self._backwards = step, 0, 0
-        iterators = [self._batches(sampler, step) for _ in self._stages]
+        iterators = [self._batches(sampler, step) for _ in self.stages]
         losses: list[Tensor] = self._run(
             forward_step_func=self._forward_step,
             data_iterator=iterators if len(iterators) > 1 else iterators[0],
-            model=self._stages,
+            model=self.stages,
             num_microbatches=self._sizes.num_microbatches,
             seq_length=self._model.sequence_length,
             micro_batch_size=self._sizes.micro_batch_size,

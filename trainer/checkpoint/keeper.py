@@ -19,7 +19,9 @@ from ..config import JobConfig
 from ..engine import Engine, Fragment
 from ..errors import RetryError, StopError
 from ..mesh import Mesh
+from ..model.build import imported_weights
 from ..model.init import is_tied_copy
+from ..model.layers import NORM_EPSILON
 from ..telemetry import EventLog, PhaseMarker
 from . import random_state
 from .directory import MANIFESTS, STATE_FILE, CheckpointDirectory, Published, read_small_json
@@ -201,6 +203,8 @@ class CheckpointKeeper:
             "seed": self._job.train.seed,
             "dtype": self._job.train.dtype,
             "engine": self._attached().name,
+            "lora": None if self._job.train.lora is None else dataclasses.asdict(self._job.train.lora),
+            "norm_epsilon": self._norm_epsilon(),
             "model": dataclasses.asdict(plan.model),
             "sizes": dataclasses.asdict(plan.sizes),
         }
@@ -230,8 +234,11 @@ class CheckpointKeeper:
         return None
 
     def _check_model(self, candidate: Published) -> None:
-        stored = read_small_json(candidate.path / STATE_FILE).get("model", {})
-        wanted = dataclasses.asdict(self._job.plan.model)
+        state = read_small_json(candidate.path / STATE_FILE)
+        stored = {**state.get("model", {}), "lora": state.get("lora")}
+        lora = self._job.train.lora
+        adapters = None if lora is None else {**dataclasses.asdict(lora), "targets": list(lora.targets)}
+        wanted = {**dataclasses.asdict(self._job.plan.model), "lora": adapters}
         for name, value in wanted.items():
             if name not in ("name", "parameters") and stored.get(name) != value:
                 raise StopError(
@@ -251,6 +258,10 @@ class CheckpointKeeper:
         if state.get("sizes") == dataclasses.asdict(self._mesh.sizes):
             manifest = read_small_json(chosen.path / MANIFESTS / f"{self._mesh.rank}.json")
             random_state.restore(manifest["random_state"], self._mesh.device)
+
+    def _norm_epsilon(self) -> float:
+        imported = imported_weights(self._job)
+        return NORM_EPSILON if imported is None else imported.norm_epsilon
 
     def _path(self, step: int) -> str:
         return str(self._directory.path / f"step_{step}")

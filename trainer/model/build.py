@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Callable
 
 import torch
@@ -9,9 +10,13 @@ import torch.nn.functional as F
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from ..config import JobConfig, ModelConfig, SizesConfig
+from ..errors import StopError
 from ..mesh import Mesh
-from .init import initialize
-from .layers import LayerOptions
+from .huggingface import HuggingFaceWeights
+from .init import WholeTensor, draw, initialize
+from .layers import NORM_EPSILON, LayerOptions
+from .lora import add_adapters
+from .partition import ParameterInfo
 from .stage import Stage, StageSpan
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -76,16 +81,47 @@ def build_stages(job: JobConfig, mesh: Mesh) -> list[Stage]:
     """Build this rank's chunks on its device, with weights that are equal in every layout."""
     sizes, dropout = job.plan.sizes, job.train.dropout
     config = transformer_config(job, mesh.device)
+    imported = imported_weights(job)
     options = LayerOptions(
         model=job.plan.model,
         sequence_parallel=sizes.sequence_parallel,
         hidden_dropout=dropout.hidden,
         attention_dropout=dropout.attention,
         recompute_mlp=sizes.recompute == "selective",
+        norm_epsilon=NORM_EPSILON if imported is None else imported.norm_epsilon,
     )
     stages = [
         Stage(options, config, mesh.tensor, span, recompute_layers=sizes.recompute == "full")
         for span in stage_spans(job.plan.model, sizes, mesh.where.pp_rank)
     ]
-    initialize(stages, job.plan.model, job.train.seed, mesh)
+    if job.train.lora is not None:
+        for stage in stages:
+            add_adapters(stage, job.train.lora)
+    initialize(stages, job.plan.model, _source(job, imported), mesh)
     return stages
+
+
+def imported_weights(job: JobConfig) -> HuggingFaceWeights | None:
+    """Open the weights to start from, or return None where the seed decides.
+
+    Raises:
+        StopError: if they are missing, damaged or of another architecture than the plan's.
+    """
+    weights = job.train.weights
+    return None if weights is None else HuggingFaceWeights(Path(weights.path), job.plan.model)
+
+
+def _source(job: JobConfig, imported: HuggingFaceWeights | None) -> WholeTensor:
+    model, seed = job.plan.model, job.train.seed
+
+    def whole(info: ParameterInfo) -> torch.Tensor:
+        if imported is None or ".lora_" in info.name:
+            return draw(info, model, seed)
+        tensor = imported.whole(info.name)
+        if tuple(tensor.shape) != info.global_shape:
+            raise StopError(
+                f"{info.name} has shape {tuple(tensor.shape)} in the imported weights, not {info.global_shape}"
+            )
+        return tensor
+
+    return whole

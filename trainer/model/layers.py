@@ -35,6 +35,7 @@ class LayerOptions:
     hidden_dropout: float
     attention_dropout: float
     recompute_mlp: bool
+    norm_epsilon: float = NORM_EPSILON
 
 
 def shared_over_sequence(parameter: Tensor, sequence_parallel: bool, group: torch.distributed.ProcessGroup) -> Tensor:
@@ -55,6 +56,7 @@ class ParallelNorm(nn.Module):
         super().__init__()
         model, device = options.model, parameter_device(config)
         self._group, self._sequence_parallel = group, options.sequence_parallel
+        self._epsilon = options.norm_epsilon
         shape = (model.hidden_size,)
         self.weight = nn.Parameter(torch.empty(shape, dtype=config.params_dtype, device=device))
         bias = (
@@ -65,9 +67,9 @@ class ParallelNorm(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         weight = shared_over_sequence(self.weight, self._sequence_parallel, self._group)
         if self.bias is None:
-            return F.rms_norm(hidden, weight.shape, weight, NORM_EPSILON)
+            return F.rms_norm(hidden, weight.shape, weight, self._epsilon)
         bias = shared_over_sequence(self.bias, self._sequence_parallel, self._group)
-        return F.layer_norm(hidden, weight.shape, weight, bias, NORM_EPSILON)
+        return F.layer_norm(hidden, weight.shape, weight, bias, self._epsilon)
 
 
 class RowLinear(RowParallelLinear):

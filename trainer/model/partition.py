@@ -16,9 +16,11 @@ from ..config import ModelConfig
 from .stage import Stage
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
-_SPLIT_ROWS = ("linear_qkv.weight", "linear_qkv.bias", "linear_fc1.weight", "linear_fc1.bias")
+_SPLIT_ROWS = tuple(
+    f"{linear}.{kind}" for linear in ("linear_qkv", "linear_fc1") for kind in ("weight", "bias", "lora_b")
+)
 _SPLIT_ROWS_OUTSIDE = ("word_embeddings.weight", "output_layer.weight")
-_SPLIT_COLUMNS = ("linear_proj.weight", "linear_fc2.weight")
+_SPLIT_COLUMNS = tuple(f"{linear}.{kind}" for linear in ("linear_proj", "linear_fc2") for kind in ("weight", "lora_a"))
 
 
 @dataclass(frozen=True)

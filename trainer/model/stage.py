@@ -40,6 +40,7 @@ class Embedding(nn.Module):
         super().__init__()
         model = options.model
         self._options, self._group = options, group
+        self.output_requires_grad = False
         self.word_embeddings = VocabParallelEmbedding(
             model.vocab_size, model.hidden_size, init_method=_no_init, config=config, tp_group=group
         )
@@ -57,6 +58,8 @@ class Embedding(nn.Module):
         hidden = hidden.transpose(0, 1).contiguous()
         if self._options.sequence_parallel:
             hidden = scatter_to_sequence_parallel_region(hidden, group=self._group)
+        if self.output_requires_grad and torch.is_grad_enabled():
+            hidden = hidden.detach().requires_grad_()
         return drop(hidden, self._options.hidden_dropout, self.training, self._options.sequence_parallel)
 
 
