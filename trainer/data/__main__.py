@@ -90,6 +90,8 @@ def _encode(request: Request, identity: dict[str, Any], advance: Callable[[int],
         counts[split].add(document.encode("utf-8"))
     for split, writer in writers.items():
         if writer.tokens < 2:
+            for unfinished in writers.values():
+                unfinished.discard()
             raise StopError(
                 f"the {split} split would have {writer.documents} documents and {writer.tokens} tokens: the input is "
                 f"too small for --validation-fraction {request.validation_fraction}"

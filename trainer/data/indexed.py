@@ -59,6 +59,11 @@ class IndexedWriter:
         """Documents written so far."""
         return len(self._lengths)
 
+    def discard(self) -> None:
+        """Give up: remove what was written."""
+        self._bin.close()
+        _path(self._prefix, ".bin.tmp").unlink()
+
     def finish(self) -> None:
         """Write the index and rename both files into place, the index last."""
         self._bin.close()

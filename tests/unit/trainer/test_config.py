@@ -1,0 +1,126 @@
+"""What an attempt directory may not say; each refusal names the quantities."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.attempts import LLAMA, MODEL, make_attempt, sizes
+from trainer.__main__ import main
+from trainer.config import read_job
+from trainer.errors import StopError
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "contracts"
+CORPUS = Path("/nowhere/corpus")
+
+
+def read(where: Path, model: dict[str, Any] | None = None, chosen: dict[str, Any] | None = None, **changes: Any) -> Any:
+    return read_job(make_attempt(where / "attempt", CORPUS, model or MODEL, chosen or sizes(), **changes))
+
+
+def test_the_committed_examples_are_read(tmp_path: Path) -> None:
+    for name in ("plan.json", "train.json"):
+        (tmp_path / name).write_text((FIXTURES / name).read_text())
+    job = read_job(tmp_path)
+    assert job.plan.ranks[0].host == "node-b"
+    assert job.train.optimizer.learning_rate == 0.003
+
+
+REFUSED_SIZES = {
+    "zero_stage=3 needs pipeline_parallel_size=1, not 2": sizes(pp=2, zero_stage=3),
+    "num_attention_heads=4 is not a multiple of tensor_parallel_size=3": sizes(tp=3),
+    "num_layers=4 is not a multiple of pipeline_parallel_size=3": sizes(pp=3, dp=1, global_batch_size=18),
+    "is 8, not global_batch_size=16": sizes(num_microbatches=4),
+    "sequence_parallel is on, but tensor_parallel_size=1": sizes(sequence_parallel=True),
+    "context_parallel_size=2": sizes(context_parallel_size=2),
+    "virtual_pipeline_size=2 needs pipeline_parallel_size > 1": sizes(virtual_pipeline_size=2),
+    "num_microbatches=3 to be a multiple of pipeline_parallel_size=2": sizes(
+        pp=2, virtual_pipeline_size=2, global_batch_size=6
+    ),
+    "zero_stage=4 is none of 0, 1, 2, 3": sizes(zero_stage=4),
+    "offload=cpu moves ZeRO's optimizer states, so it needs zero_stage >= 1": sizes(offload="cpu"),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED_SIZES)
+def test_sizes_that_cannot_work_are_refused(sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(StopError, match=sentence.replace("(", r"\(")):
+        read(tmp_path, chosen=REFUSED_SIZES[sentence])
+
+
+REFUSED_MODELS = {
+    "vocab_size=263 is not a multiple of tensor_parallel_size=2": ({**MODEL, "vocab_size": 263}, sizes(tp=2)),
+    "num_query_groups=2 is not a multiple of tensor_parallel_size=4": (LLAMA, sizes(tp=4)),
+    "tied embeddings over pipeline_parallel_size=2 need zero_stage <= 1, not 2": (
+        {**MODEL, "tied_embeddings": True},
+        sizes(pp=2, dp=2, zero_stage=2),
+    ),
+    "tied embeddings need zero_stage <= 2": ({**MODEL, "tied_embeddings": True}, sizes(dp=2, zero_stage=3)),
+    "model.family='moe' is none of gpt, llama": ({**MODEL, "family": "moe"}, sizes()),
+    "rotary positions need a rotary_base": ({**LLAMA, "rotary_base": None}, sizes()),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED_MODELS)
+def test_models_that_do_not_fit_the_sizes_are_refused(sentence: str, tmp_path: Path) -> None:
+    model, chosen = REFUSED_MODELS[sentence]
+    with pytest.raises(StopError, match=sentence):
+        read(tmp_path, model, chosen)
+
+
+REFUSED_TRAINING: dict[str, dict[str, Any]] = {
+    "optimizer.decay_steps=1 must be above warmup_steps=2": {"optimizer": {"decay_steps": 1}},
+    "dropout.hidden=1.0 must lie in": {"dropout": {"hidden": 1.0}},
+    "dtype='float8' is none of float32": {"dtype": "float8"},
+    "async_process is not offered by this trainer": {"checkpoint": {"mode": "async_process"}},
+    "keep=1 must be at least 2": {"checkpoint": {"keep": 1}},
+    "train.json has the unknown key 'stpes'": {"stpes": 3},
+    "train.json.steps='ten' must be of type int": {"steps": "ten"},
+    "guard.policy='hope' is none of stop": {"guard": {"policy": "hope"}},
+    "lora needs zero_stage >= 1": {"lora": {"rank": 4, "alpha": 8.0, "targets": ["linear_qkv"]}},
+    "lora.targets='embedding' is none of": {"lora": {"rank": 4, "alpha": 8.0, "targets": ["embedding"]}},
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED_TRAINING)
+def test_training_settings_that_cannot_work_are_refused(sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(StopError, match=sentence):
+        read(tmp_path, **REFUSED_TRAINING[sentence])
+
+
+def test_a_rank_table_in_another_order_is_refused(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", CORPUS, MODEL, sizes(2, 2, 2))
+    plan = json.loads((attempt / "plan.json").read_text())
+    plan["ranks"][1]["tp_rank"], plan["ranks"][1]["dp_rank"] = 0, 1
+    (attempt / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(StopError, match="row 1 of the rank table is rank 1"):
+        read_job(attempt)
+
+
+def test_a_deepspeed_configuration_that_contradicts_the_plan_is_refused(tmp_path: Path) -> None:
+    from trainer.deepspeed_config import check_deepspeed
+
+    attempt = make_attempt(tmp_path / "attempt", CORPUS, MODEL, sizes(dp=2))
+    (attempt / "ds_config.json").write_text(json.dumps({"train_batch_size": 32, "zero_optimization": {"stage": 1}}))
+    with pytest.raises(StopError, match="train_batch_size=32, the plan needs 16"):
+        check_deepspeed(read_job(attempt))
+
+
+def test_a_start_without_torchrun_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--attempt", str(tmp_path)]) == 64
+    assert "start the trainer with torchrun" in capsys.readouterr().err
+
+
+def test_a_missing_file_is_one_sentence_and_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--attempt", str(tmp_path)]) == 64
+    assert capsys.readouterr().err == ""
+    result = json.loads((tmp_path / "result/1.json").read_text())
+    assert (result["exit"], result["code"]) == ("stop", 64)
+    assert result["reason"].endswith("plan.json does not exist")
