@@ -13,7 +13,7 @@ from .prefix import parse_time
 
 _LOG = re.compile(r"(?:^|/)logs/(?P<host>[^/]+)/(?:(?P<rank>\d+)/)?[^/]+$")
 _DEEP_LOG = re.compile(r"(?:^|/)logs/(?P<host>[^/]+)/.+$")
-_EVIDENCE = re.compile(r"(?:^|/)evidence/(?P<host>[^/]+)/(?P<name>[^/]+)$")
+_EVIDENCE = re.compile(r"(?:^|/)evidence/(?P<host>[^/]+)/(?:\d+/)?(?P<name>[^/]+)$")
 _NUMBERED = re.compile(r"(?:^|/)(?P<kind>result|phase|placement)/(?P<rank>\d+)\.json$")
 # Files of an attempt that are inputs or answers, not evidence.
 _SKIP = re.compile(
