@@ -7,7 +7,7 @@ LAB_PLAY := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-playbook -i inventory/
 UNIT_TESTS := tests/unit tests/contract
 LAB_TESTS := tests/lab tests/testinfra
 
-.PHONY: help demo test test-unit test-lab lint lab-up lab-down verify fit clean setup
+.PHONY: help demo test test-unit test-lab lint lab-up lab-down verify fit rdma-lab clean setup
 
 help:
 	@echo "make demo       all set-up and the main job, on the lab of this machine (YES=1: do not ask)"
@@ -17,6 +17,7 @@ help:
 	@echo "make lab-up     only the nodes; make lab-down removes them and every side effect"
 	@echo "make verify     testinfra against INVENTORY=inventory/..."
 	@echo "make fit        fit the planner's constants again from the published measurements"
+	@echo "make rdma-lab   two emulated machines with Soft-RoCE carry traffic over the predicted devices (root, minutes)"
 	@echo "make clean      lab-down, then remove the environment, the caches and the state"
 
 setup:
@@ -57,6 +58,11 @@ verify: setup
 
 fit: setup
 	scripts/fit
+
+rdma-lab:
+	scripts/setup controller
+	scripts/system-packages rdma-lab
+	PYTHONPATH=plugins/module_utils $(BIN)/python scripts/rdma_lab.py --record docs/rdma-lab.md
 
 clean:
 	if [ -x $(BIN)/ansible-playbook ] && [ -d .state/lab ]; then $(MAKE) --no-print-directory lab-down; fi
