@@ -40,10 +40,15 @@ options:
     default: []
   only: {description: "Names of the collectors to run; all where left out.", type: list, elements: str, default: []}
   dumps: {description: "Glob of flight-recorder dumps on this node.", type: str, default: ""}
-  counter_seconds: {description: "Seconds between two readings of port counters; 0 leaves them out.", type: float, default: 2.0}
+  counter_seconds:
+    description: "Seconds between two readings of port counters; 0 leaves them out."
+    type: float
+    default: 2.0
   sysfs: {description: "Where sysfs is mounted.", type: path, default: /sys}
   max_bytes: {description: "Most bytes kept of one collector, from its end.", type: int, default: 262144}
-  dest: {description: "Directory for the output (C(evidence/HOST) of the attempt); nothing is written where left out.", type: path}
+  dest:
+    description: "Directory for the output (C(evidence/HOST) of the attempt); nothing is written where left out."
+    type: path
 attributes:
   check_mode: {support: full, description: "Collects, writes nothing."}
 author: Rackweave
@@ -80,7 +85,7 @@ SPEC = {
 
 
 def run_limited(argv: list[str], limit_s: float, max_bytes: int) -> tuple[str, str, str]:
-    """Return state, output (its end) and a word; the whole process group ends at the limit, also where it ignores TERM."""
+    """Return state, output (its end) and a word; at the limit the whole process group is killed."""
     if shutil.which(argv[0]) is None:
         return "absent", "", f"{argv[0]} is not installed"
     process = subprocess.Popen(
@@ -122,7 +127,8 @@ def collect(collector: Collector, params: dict, pids: list[int]) -> tuple[dict, 
         if left <= 0:
             state, detail = "timeout", f"stopped after {collector.limit_s:g} s"
             break
-        one, text, detail = run_limited(command(collector, params["job"], params["since"], pid), left, params["max_bytes"])
+        argv = command(collector, params["job"], params["since"], pid)
+        one, text, detail = run_limited(argv, left, params["max_bytes"])
         state = one if one != "ok" else state
         texts.append((f"== process {pid}\n" if pid is not None else "") + text)
         if one == "absent":

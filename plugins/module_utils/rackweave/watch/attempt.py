@@ -47,7 +47,11 @@ def role_of(path: str) -> FileRole:
     evidence = _EVIDENCE.search(path)
     if evidence and name == "collectors.json":
         return FileRole("collectors", evidence["host"])
-    if re.search(r"(?:(?:flight|fr_trace|nccl_trace|comm_lib_trace|_dump_|fr_dump)[\w.-]*?\d+|\d\.(?:pickle|pkl))(?:\.pickle|\.pkl)?$", name):
+    if re.search(
+        r"(?:(?:flight|fr_trace|nccl_trace|comm_lib_trace|_dump_|fr_dump)[\w.-]*?\d+|\d\.(?:pickle|"
+        r"pkl))(?:\.pickle|\.pkl)?$",
+        name,
+    ):
         rank = re.search(r"(\d+)(?:\.(?:pickle|pkl))?$", name)
         return FileRole("flight", evidence["host"] if evidence else None, int(rank[1]) if rank else None)
     if evidence:

@@ -361,7 +361,8 @@ _ROWS = (
         "storage.lustre_evicted",
         "error",
         True,
-        "The Lustre client was evicted: writes in flight are lost; check LNet and NIC of that node, drain if it repeats.",
+        "The Lustre client was evicted: writes in flight are lost; check LNet and NIC of that node, drain "
+        "if it repeats.",
     ),
     (
         "launch.child_failed",
@@ -483,18 +484,3 @@ _ROWS = (
 )
 
 CLASSES = {row[0]: DiagnosisClass(*row) for row in _ROWS}
-
-# Advice for GPU memory by the phase in which it ran out.
-OOM_ADVICE = {
-    "nccl_init": "NCCL could not allocate its buffers: look for left-over processes on the GPU, fewer communicators, "
-    "smaller NCCL_BUFFSIZE, leave 1-2 GiB of head-room.",
-    "model_build": "Parameters alone do not fit: raise tensor or pipeline size, or build on the meta device.",
-    "checkpoint_load": "A full copy is made while loading: load to CPU, shard the load, drop the reference copy.",
-    "optimizer_init": "Optimizer states do not fit: raise the ZeRO stage or data size, use the distributed "
-    "optimizer or offload.",
-    "forward": "Activations do not fit: smaller micro batch, recomputation, sequence parallelism; the first pipeline "
-    "stage holds most.",
-    "backward": "Gradients and activations do not fit: smaller micro batch, recomputation, sequence parallelism.",
-    "optimizer_step": "Lazily created optimizer states do not fit: raise the ZeRO stage, distributed optimizer, "
-    "offload.",
-}

@@ -1,6 +1,6 @@
 """What to collect on a node before anything is killed: commands with their own time limits, and how to read them.
 
-Each collector reports ``ok``, ``failed``, ``timeout`` or ``absent`` for itself: a verdict on partial evidence must say so.
+Each collector reports ``ok``, ``failed``, ``timeout`` or ``absent`` for itself: a verdict on partial evidence says so.
 """
 
 from __future__ import annotations
@@ -35,16 +35,48 @@ class Collector:
 
 # In the order of their worth: the first ones answer before a time-out does and are lost with the process.
 COLLECTORS = (
-    Collector("ncclras", ("ncclras", "-v"), 10.0, "NCCL's own view of ranks (2.24 and later): lagging, incomplete, dead"),
+    Collector(
+        "ncclras", ("ncclras", "-v"), 10.0, "NCCL's own view of ranks (2.24 and later): lagging, incomplete, dead"
+    ),
     Collector("stacks", ("py-spy", "dump", "--pid", "{pid}"), 8.0, "Python stack of each process of the job"),
-    Collector("processes", ("ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args", "--sort=pid"), 5.0, "states; D is a wait in the kernel, T is stopped"),
-    Collector("kernel", ("journalctl", "-k", "-o", "short-iso", "--no-pager", "--since", "{since}"), 10.0, "Xid, SXid, mlx5, oom, lockups since the job began"),
+    Collector(
+        "processes",
+        ("ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args", "--sort=pid"),
+        5.0,
+        "states; D is a wait in the kernel, T is stopped",
+    ),
+    Collector(
+        "kernel",
+        ("journalctl", "-k", "-o", "short-iso", "--no-pager", "--since", "{since}"),
+        10.0,
+        "Xid, SXid, mlx5, oom, lockups since the job began",
+    ),
     Collector("dmesg", ("dmesg", "-T"), 5.0, "the same where there is no journal"),
-    Collector("gpus", ("nvidia-smi", "--query-gpu=index,uuid,pci.bus_id,memory.used,utilization.gpu,clocks_event_reasons.active,ecc.errors.uncorrected.volatile.total", "--format=csv"), 10.0, "state of the GPUs; hangs where a GPU is lost"),
-    Collector("gpu_processes", ("nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv"), 10.0, "who holds memory on which GPU"),
+    Collector(
+        "gpus",
+        (
+            "nvidia-smi",
+            "--query-gpu=index,uuid,pci.bus_id,memory.used,utilization.gpu,clocks_event_re"
+            "asons.active,ecc.errors.uncorrected.volatile.total",
+            "--format=csv",
+        ),
+        10.0,
+        "state of the GPUs; hangs where a GPU is lost",
+    ),
+    Collector(
+        "gpu_processes",
+        ("nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv"),
+        10.0,
+        "who holds memory on which GPU",
+    ),
     Collector("slurm_job", ("scontrol", "--oneliner", "show", "job", "{job}"), 10.0, "Slurm's view of the job"),
-    Collector("slurm_reasons", ("sinfo", "-R", "-h", "-o", "%50E %12U %19H %N"), 10.0, "nodes that are drained or down, and why"),
-)  # fmt: skip
+    Collector(
+        "slurm_reasons",
+        ("sinfo", "-R", "-h", "-o", "%50E %12U %19H %N"),
+        10.0,
+        "nodes that are drained or down, and why",
+    ),
+)
 
 BY_NAME = {collector.name: collector for collector in COLLECTORS}
 
@@ -60,7 +92,9 @@ def needs_pid(collector: Collector) -> bool:
     return "{pid}" in collector.argv
 
 
-def job_processes(listing: str, marks: Sequence[str] = ("trainer", "pretrain", "torchrun", "torch.distributed")) -> list[int]:
+def job_processes(
+    listing: str, marks: Sequence[str] = ("trainer", "pretrain", "torchrun", "torch.distributed")
+) -> list[int]:
     """Process ids of the job's ranks in a ``ps`` listing with columns pid, ppid, stat, wchan, etimes, rss, args.
 
     A rank is a Python process whose command names one of ``marks`` and that is no launcher itself.
@@ -105,10 +139,19 @@ class Traffic:
 
 # Counters that must not move while a job runs.
 ERROR_COUNTERS = (
-    "symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors", "local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_retry_err",
-    "rx_discards_phy", "roce_adp_retrans_to",
-)  # fmt: skip
+    "symbol_error",
+    "link_downed",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "out_of_sequence",
+    "rnr_nak_retry_err",
+    "rx_discards_phy",
+    "roce_adp_retrans_to",
+)
 
 
 def traffic(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> Traffic:
@@ -121,9 +164,13 @@ def traffic(before: Mapping[str, int], after: Mapping[str, int], seconds: float)
     """
     span = max(seconds, 1e-3)
     moved = {name: after[name] - before[name] for name in after if name in before and after[name] >= before[name]}
-    rdma = sum(delta * WORD_BYTES for name, delta in moved.items() if name.endswith(("/port_xmit_data", "/port_rcv_data")))
+    rdma = sum(
+        delta * WORD_BYTES for name, delta in moved.items() if name.endswith(("/port_xmit_data", "/port_rcv_data"))
+    )
     plain = sum(delta for name, delta in moved.items() if name.endswith(("/tx_bytes", "/rx_bytes")))
     errors = tuple(
-        f"{name} +{delta}" for name, delta in sorted(moved.items()) if delta and name.rsplit("/", 1)[-1] in ERROR_COUNTERS
+        f"{name} +{delta}"
+        for name, delta in sorted(moved.items())
+        if delta and name.rsplit("/", 1)[-1] in ERROR_COUNTERS
     )
     return Traffic(rdma / span, plain / span, errors)

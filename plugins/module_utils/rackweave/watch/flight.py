@@ -1,7 +1,7 @@
 """PyTorch flight-recorder dumps: a reader that executes nothing, and which rank did not come to the collective.
 
 Dumps of NCCL carry the members of each group in ``pg_config``; those of gloo (measured with torch 2.13) leave it empty,
-keep every state at ``scheduled`` and only set ``retired``: members are then who took part, and completion is ``retired``.
+keep every state at ``scheduled`` and only set ``retired``: then members are who took part, completion is ``retired``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def read_dump(data: bytes, name: str = "dump") -> dict[str, object]:
         ParseError: if it is too large, damaged, asks for a class, or is not a flight-recorder dump.
     """
     if len(data) > MAX_DUMP_BYTES:
-        raise ParseError(f"{name}: {len(data)} bytes are more than the {MAX_DUMP_BYTES} read of one flight-recorder dump")
+        raise ParseError(
+            f"{name}: {len(data)} bytes are more than the {MAX_DUMP_BYTES} read of one flight-recorder dump"
+        )
     try:
         loaded = json.loads(data) if data[:1] == b"{" else _Restricted(io.BytesIO(data)).load()
     except (
@@ -257,7 +259,8 @@ def _conclude(reports: tuple[GroupReport, ...], silent: tuple[int, ...], groups:
         return FlightReport("healthy", (), (), (), "no collective is pending on any rank")
     if mismatched:
         text = "; ".join(
-            f"group {r.description or r.name}: ranks {_list(r.mismatched)} differ from the others at collective {r.sequence}"
+            f"group {r.description or r.name}: ranks {_list(r.mismatched)} differ from the others at collective "
+            f"{r.sequence}"
             for r in reports
             if r.mismatched
         )

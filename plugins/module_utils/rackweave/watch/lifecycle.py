@@ -9,35 +9,86 @@ from datetime import datetime
 from .prefix import Line, parse_time
 
 _START = re.compile(
-    r"Setting OMP_NUM_THREADS|torch\.distributed\.(?:run|launch)|NCCL version \d|Rendezvous'ing worker group|initializ(?:ing|ed) torch distributed|"
-    r"using world size: \d|setting random seeds|building \w+ model|Starting elastic_operator|\[launch\.py:\d+:main\] (?:nnodes|WORLD INFO|dist_world_size)|"
+    r"Setting OMP_NUM_THREADS|torch\.distributed\.(?:run|launch)|NCCL version \d|Rendezvous'ing worker "
+    r"group|initializ(?:ing|ed) torch distributed|"
+    r"using world size: \d|setting random seeds|building \w+ model|Starting elastic_operator|\[launch\.py:\d+:main\]"
+    r" (?:nnodes|WORLD INFO|dist_world_size)|"
     r"\"kind\": ?\"start\"|> setting tensorboard|DeepSpeed info: version|job (?:started|begins)\b|Job \d+ started"
 )
 _GOOD_END = re.compile(
-    r"\[exiting program(?: at iteration \d+| after \d+)?|\[after training is done\]|(?i:training (?:is )?(?:finished|complete[d]?|done)\b(?! step))|"
-    r"(?i:reached max(?:imum)? (?:steps|iterations|epochs))|`?Trainer\.fit` stopped|(?i:job (?:\d+ )?(?:completed|finished) successfully)|exit(?:ed|ing)? with (?:exit )?(?:code|status) 0\b|\bCOMPLETED\b +0:0|"
-    r"successfully finished|\[.*api\.py.*\] .*finished successfully|Local worker group finished \(WorkerState\.SUCCEEDED\)|worker group successfully finished"
+    r"\[exiting program(?: at iteration \d+| after \d+)?|\[after training is done\]|(?i:training (?:is "
+    r")?(?:finished|complete[d]?|done)\b(?! step))|"
+    r"(?i:reached max(?:imum)? (?:steps|iterations|epochs))|`?Trainer\.fit` stopped|(?i:job (?:\d+ )?(?:completed|"
+    r"finished) successfully)|exit(?:ed|ing)? with (?:exit )?(?:code|status) 0\b|\bCOMPLETED\b +0:0|"
+    r"successfully finished|\[.*api\.py.*\] .*finished successfully|Local worker group finished \(WorkerState\.SUCCE"
+    r"EDED\)|worker group successfully finished"
 )
 _SAVING = re.compile(
-    r"(?i)(?:^|\W)(?:saving|start(?:ing|ed)? (?:to )?sav\w+|begin(?:ning)? (?:to )?save|writing) (?:the |a |an |final |exit |emergency |model |sharded |distributed |async )*(?:checkpoint|model states|state)|received (?:signal|USR1|SIGUSR1|SIGTERM).{0,60}sav"
+    r"(?i)(?:^|\W)(?:saving|start(?:ing|ed)? (?:to )?sav\w+|begin(?:ning)? (?:to )?save|writing) (?:the "
+    r"|a |an |final |exit |emergency |model |sharded |distributed |async )*(?:checkpoint|model states|"
+    r"state)|received (?:signal|USR1|SIGUSR1|SIGTERM).{0,60}sav"
 )
 _SAVED = re.compile(
-    r"(?i)(?:successfully saved|saved (?:the |a |final )?checkpoint|checkpoint saved|finished saving|save (?:is )?(?:complete|done|finished)|published checkpoint|checkpoint .{0,80}(?:is ready now|saved successfully|published|committed))"
+    r"(?i)(?:successfully saved|saved (?:the |a |final )?checkpoint|checkpoint saved|finished saving|save "
+    r"(?:is )?(?:complete|done|finished)|published checkpoint|checkpoint .{0,80}(?:is ready now|saved "
+    r"successfully|published|committed))"
 )
 _QUIET = re.compile(
-    r"(?i)evaluating|evaluation (?:start|begin|on)|running (?:validation|evaluation)|start(?:ing)? (?:validation|evaluation)|loading (?:distributed )?checkpoint|building \w+ model|compil(?:ing|ation)|"
-    r"building (?:dataset|index|train)|warm(?:ing)?[- ]?up|(?:creating|building) (?:shuffle|sample|doc)|downloading|initializing process group"
+    r"(?i)evaluating|evaluation (?:start|begin|on)|running (?:validation|evaluation)|start(?:ing)? (?:validation|"
+    r"evaluation)|loading (?:distributed )?checkpoint|building \w+ model|compil(?:ing|ation)|"
+    r"building (?:dataset|index|train)|warm(?:ing)?[- ]?up|(?:creating|building) (?:shuffle|sample|doc)"
+    r"|downloading|initializing process group"
 )
-_SIGNALLED = re.compile(r"(?i)(?:received|caught|got|handling) (?:signal )?(?:SIG)?(?:TERM|USR1|USR2|INT|15|10|12)\b|signal handler")
+_SIGNALLED = re.compile(
+    r"(?i)(?:received|caught|got|handling) (?:signal )?(?:SIG)?(?:TERM|USR1|USR2|INT|"
+    r"15|10|12)\b|signal handler"
+)
 _RESTART = re.compile(
-    r"restarting worker group|\[default\] (?:Starting|starting) worker group|Rendezvous'ing worker group|SLURM_RESTART_COUNT[= ]+[1-9]|(?:attempt|restart)[ =#:]+[1-9]\d* (?:of|starts|begins)|Restarting job|restart_count=[1-9]"
+    r"restarting worker group|\[default\] (?:Starting|starting) worker group|Rendezvous'ing worker group|"
+    r"SLURM_RESTART_COUNT[= ]+[1-9]|(?:attempt|restart)[ =#:]+[1-9]\d* (?:of|starts|begins)|Restarting "
+    r"job|restart_count=[1-9]"
 )
 
 LITERALS = (
-    "OMP_NUM_THREADS", "torch.distributed.run", "torch.distributed.launch", "NCCL version", "endezvous'ing", "torch distributed", "world size", "random seeds", "model ...", "elastic_operator",
-    "exiting program", "training is done", "raining", "topped", "COMPLETED", "finished", "SUCCEEDED", "aving", "aved", "sav", "checkpoint", "valuat", "alidation", "ompil", "arm-up", "arming", "building", "Building", "ownloading",
-    "estarting", "ignal", "SIG", "RESTART_COUNT", "restart_count", "DeepSpeed info", "started", "exit code", "status",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "NCCL version",
+    "endezvous'ing",
+    "torch distributed",
+    "world size",
+    "random seeds",
+    "model ...",
+    "elastic_operator",
+    "exiting program",
+    "training is done",
+    "raining",
+    "topped",
+    "COMPLETED",
+    "finished",
+    "SUCCEEDED",
+    "aving",
+    "aved",
+    "sav",
+    "checkpoint",
+    "valuat",
+    "alidation",
+    "ompil",
+    "arm-up",
+    "arming",
+    "building",
+    "Building",
+    "ownloading",
+    "estarting",
+    "ignal",
+    "SIG",
+    "RESTART_COUNT",
+    "restart_count",
+    "DeepSpeed info",
+    "started",
+    "exit code",
+    "status",
+)
 
 
 @dataclass

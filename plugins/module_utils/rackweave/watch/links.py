@@ -11,11 +11,15 @@ from .prefix import Line
 
 _DEVICE = r"(?P<dev>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|mlx\d_\w+|en\w+|eth\d+|ib[\w.]+|bond\d+)"
 _DOWN = re.compile(
-    r"\bLink [Dd]own\b|\bLink DOWN\b|Link is [Dd]own\b|[Cc]able unplugged|link status definitely down|state changed to DOWN|Lost carrier|lost carrier|"
-    r"async (?:fatal )?event:? ?port error|event: port error|port \d+ (?:went|is|state) (?:to )?(?:DOWN|down)\b|physical link (?:is )?down|carrier lost|phys_state: DISABLED"
+    r"\bLink [Dd]own\b|\bLink DOWN\b|Link is [Dd]own\b|[Cc]able unplugged|link status definitely down|"
+    r"state changed to DOWN|Lost carrier|lost carrier|"
+    r"async (?:fatal )?event:? ?port error|event: port error|port \d+ (?:went|is|state) (?:to )?(?:DOWN|"
+    r"down)\b|physical link (?:is )?down|carrier lost|phys_state: DISABLED"
 )
 _UP = re.compile(
-    r"\bLink [Uu]p\b|\bLink (?:UP|ACTIVE)\b|Link is [Uu]p\b|link status definitely up|state changed to (?:UP|ACTIVE)|Gained carrier|link becomes ready|event:? ?port active|port \d+ (?:went|is|state) (?:to )?(?:UP|ACTIVE|up|active)\b|[Cc]able plugged"
+    r"\bLink [Uu]p\b|\bLink (?:UP|ACTIVE)\b|Link is [Uu]p\b|link status definitely up|state changed to "
+    r"(?:UP|ACTIVE)|Gained carrier|link becomes ready|event:? ?port active|port \d+ (?:went|is|state) "
+    r"(?:to )?(?:UP|ACTIVE|up|active)\b|[Cc]able plugged"
 )
 _GID = re.compile(r"GID table changed")
 _FIND = re.compile(_DEVICE)
@@ -41,7 +45,8 @@ LITERALS = (
 )
 # Nothing but a driver or NCCL speaks of ports in these words; anything else that says "Link down" is not counted.
 _SPEAKER = re.compile(
-    r"mlx\d|bnxt|\bice \d|\bi40e\b|irdma|NET/IB|\bbond\d*\b|systemd-networkd|IPv6: ADDRCONF|\bib\d|ib_core|\ben[pso]\w+|\beth\d|i(?:gb|xgbe)\b|hfi1|NIC Link"
+    r"mlx\d|bnxt|\bice \d|\bi40e\b|irdma|NET/IB|\bbond\d*\b|systemd-networkd|IPv6: ADDRCONF|\bib\d|ib_core|"
+    r"\ben[pso]\w+|\beth\d|i(?:gb|xgbe)\b|hfi1|NIC Link"
 )
 _NOT_PORT = re.compile(r"(?i)nvlink|usb|\bsata\b|ata\d+:|pcieport|docker0|veth|virbr|cni\d|cali|br-[0-9a-f]+|NVRM")
 

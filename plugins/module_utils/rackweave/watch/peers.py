@@ -12,7 +12,8 @@ from .prefix import Line
 
 _HEADER = re.compile(r"^\s*(?:#\d+-\d+ \([0-9a-f]+\) )?(?P<kind>MISMATCH|INCOMPLETE|DEAD|TIMEOUT)\s*$")
 _RANK_NODE = re.compile(
-    r"\bRank (?P<rank>\d+)\b(?: has launched up to operation (?P<op>\d+))?.*? managed by process \d+ on node (?P<node>[\w.:%-]+)"
+    r"\bRank (?P<rank>\d+)\b(?: has launched up to operation (?P<op>\d+))?.*? managed by process \d+ on "
+    r"node (?P<node>[\w.:%-]+)"
 )
 _PROCESS = re.compile(r"Process \d+ on node (?P<node>[\w.:%-]+) managing GPU")
 _GROUP_OP = re.compile(r"(?P<n>\d+) ranks? (?:has|have) launched up to operation (?P<op>\d+)")
@@ -22,13 +23,18 @@ _TABLE_ROW = re.compile(r"^\s*\S+\s*\|.*\|\s*(?P<ranks>\d+(?:[, ]+\d+)*)\s*\|?\s
 _RTT = re.compile(r"MnRtt/Rnk: (?P<min>[\d.]+)ms/(?P<minrank>\d+) \| MxRtt/Rnk: (?P<max>[\d.]+)ms/(?P<rank>\d+)")
 _ETPT = re.compile(r"MnEtpt/Rnk: (?P<min>[\d.]+)TF/(?P<rank>\d+) \| MxEtpt/Rnk: (?P<max>[\d.]+)TF/")
 _SCORES_HEAD = re.compile(
-    r"(?i)(?:relative|individual|GPU|section)\b.{0,40}\b(?:perf(?:ormance)?|relative)?\b.{0,20}scores?|straggler report|GPU relative perf"
+    r"(?i)(?:relative|individual|GPU|section)\b.{0,40}\b(?:perf(?:ormance)?|relative)?\b.{0,20}scores?|"
+    r"straggler report|GPU relative perf"
 )
 _SCORE = re.compile(r"['\"]?(?:rank ?)?(?P<rank>\d+)['\"]?\s*[:=]\s*(?P<score>[01]?\.\d+|1\.0*|0\.0*)\b")
-_SCORE_LINE = re.compile(r"\bRank[ =:]+(?P<rank>\d+)\b(?:.{0,20}?Node[ =:]+(?P<node>[\w.-]+))?.{0,80}?\b[Ss]core[ =:]+(?P<score>[01]?\.\d+)")
+_SCORE_LINE = re.compile(
+    r"\bRank[ =:]+(?P<rank>\d+)\b(?:.{0,20}?Node[ =:]+(?P<node>[\w.-]+))?.{0,80}?\b[Ss]core[ "
+    r"=:]+(?P<score>[01]?\.\d+)"
+)
 
 _REPORT = re.compile(
-    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|managed by process|managing GPU|launched up to operation|missing rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|traggler"
+    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|managed by process|managing GPU|launched up to operation|missing "
+    r"rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|traggler"
 )
 
 LITERALS = (
@@ -154,7 +160,9 @@ class PeerReports:
         elif self.mismatch is not None:
             yield from self._lagging()
         if self.slow:
-            yield _finding("perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow), frozenset(self.slow_hosts))
+            yield _finding(
+                "perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow), frozenset(self.slow_hosts)
+            )
 
     def _lagging(self) -> Iterator[Finding]:
         """Ranks behind by more than one operation; one is normal, launches overtake each other."""

@@ -1,7 +1,7 @@
 """What follows from a verdict: a table from class to action, budgets, switches, and the cap on drains.
 
-A decision is advice: one actor requeues (``job.sbatch`` within ``SLURM_RESTART_COUNT``), one drains, and both only where
-their switch is on. Nothing is decided twice on the same evidence.
+A decision is advice: one actor requeues (``job.sbatch`` within ``SLURM_RESTART_COUNT``), one drains, and both only
+where their switch is on. Nothing is decided twice on the same evidence.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Rule:
     """What one class leads to.
 
     Attributes:
-        action: ``observe`` (notify only), ``retry``, ``retry_elsewhere`` (without the named node), ``drain_and_requeue``
-            (evidence of kernel, NVML or NIC) or ``stop`` (a retry cannot help).
+        action: ``observe`` (notify only), ``retry``, ``retry_elsewhere`` (without the named node),
+            ``drain_and_requeue`` (evidence of kernel, NVML or NIC) or ``stop`` (a retry cannot help).
         budget: how often this class may be retried within one run before it becomes ``stop``.
         checkpoints_back: 0 resumes from the last validated checkpoint, 1 from the one before it.
     """
@@ -262,7 +262,9 @@ def _retry(verdict: Verdict, rule: Rule, situation: Situation, hosts: tuple[str,
         checkpoints_back=rule.checkpoints_back,
         notify=frozen or bool(wanted),
         frozen=frozen,
-        reason=_why(verdict, "requeue from the last validated checkpoint" + (" but one" if rule.checkpoints_back else "")),
+        reason=_why(
+            verdict, "requeue from the last validated checkpoint" + (" but one" if rule.checkpoints_back else "")
+        ),
     )
 
 
@@ -270,7 +272,11 @@ def _drains(
     verdict: Verdict, rule: Rule, situation: Situation, hosts: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...], bool, tuple[str, ...]]:
     """Nodes drained now, nodes that ought to be, whether the cap froze us, nodes for repair."""
-    ledger = situation.ledger.blame(hosts, situation.evidence, verdict.diagnosis_class) if _blames(rule) else situation.ledger
+    ledger = (
+        situation.ledger.blame(hosts, situation.evidence, verdict.diagnosis_class)
+        if _blames(rule)
+        else situation.ledger
+    )
     wanted = tuple(h for h in hosts if rule.action == DRAIN or (_blames(rule) and ledger.strikes(h) >= DRAIN_AT))
     repair = tuple(h for h in hosts if _blames(rule) and ledger.strikes(h) >= REPAIR_AT)
     last_hour = sum(1 for hours in situation.recent_drains if hours < 1.0)

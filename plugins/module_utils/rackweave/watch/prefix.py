@@ -42,9 +42,15 @@ class Line:
     source: int = 0
 
 
-_ISO = r"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?(?P<z>Z|[+-]\d\d:?\d\d)?"
+_ISO = (
+    r"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9})"
+    r")?(?P<z>Z|[+-]\d\d:?\d\d)?"
+)
 ISO_TIME = re.compile(_ISO)
-_CTIME = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +)(?P<b>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?: [A-Z]{3,4})?(?: (?P<Y>\d{4}))?"
+_CTIME = (
+    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +)(?P<b>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d)"
+    r":(?P<s>\d\d)(?: [A-Z]{3,4})?(?: (?P<Y>\d{4}))?"
+)
 _HOST = r"[A-Za-z0-9](?:[\w.-]{0,62}[A-Za-z0-9])?"
 
 _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -53,19 +59,41 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("time", re.compile(r"\[?" + _CTIME + r"\]?[ :]*")),
     (
         "time",
-        re.compile(r"(?:<\d{1,3}>)?(?P<b>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d+))? "),
+        re.compile(
+            r"(?:<\d{1,3}>)?(?P<b>[A-Z][a-z]{2}) +(?P<D>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
+            r"(?:\.(?P<f>\d+))? "
+        ),
     ),
     ("time", re.compile(r"\[ *(?P<up>\d{1,9}\.\d{3,6})\] ?(?:\[ ?[TC]\d+\] ?)?")),
     ("rank", re.compile(r"\[rank ?(?P<rank>\d+)\] ?:? ?")),
     ("rank", re.compile(r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?")),
     ("local", re.compile(r"\[(?:default|trainer|worker)(?P<local>\d+)\]: ?")),
-    ("glog", re.compile(r"\[?(?P<lv>[IWEF])(?P<M>\d\d|\d)(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d+))? (?:\d+ )?(?P<file>[\w./<>-]+:\d+)\] ?")),
+    (
+        "glog",
+        re.compile(
+            r"\[?(?P<lv>[IWEF])(?P<M>\d\d|\d)(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
+            r"(?:\.(?P<f>\d+))? (?:\d+ )?(?P<file>[\w./<>-]+:\d+)\] ?"
+        ),
+    ),
     ("file", re.compile(r"\[(?P<lv>[IWEF]) (?P<file>[\w./-]+\.(?:cpp|hpp|cc|py)(?::\d+)?)\] ?")),
     ("kernel", re.compile(r"(?P<host>" + _HOST + r") kernel(?:\[\d+\])?: ?")),
     ("kernel", re.compile(r"kernel(?:\[\d+\])?: ?")),
-    ("daemon", re.compile(r"(?P<host>" + _HOST + r") (?=(?:slurmstepd|slurmd|slurmctld|srun|systemd|nvidia-[\w-]+|dockerd|containerd|nvsm[\w-]*|nv-hostengine|torchrun|python3?|automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?)")),
+    (
+        "daemon",
+        re.compile(
+            r"(?P<host>" + _HOST + r") (?=(?:slurmstepd|slurmd|slurmctld|srun|systemd|nvidia-[\w-]+|"
+            r"dockerd|containerd|nvsm[\w-]*|nv-hostengine|torchrun|python3?|"
+            r"automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?)"
+        ),
+    ),
     ("daemon", re.compile(r"(?:slurmd|slurmctld|systemd|dockerd|containerd|torchrun|python3?|mmfs\w*)\[\d+\]: ?")),
-    ("nccl", re.compile(r"(?P<host>" + _HOST + r"):\d+:\d+ \[(?P<dev>-?\d+)\] (?=NCCL |[\w./+-]+:\d+ NCCL |graph|misc|transport|init|proxy|plugin|\S)")),
+    (
+        "nccl",
+        re.compile(
+            r"(?P<host>" + _HOST + r"):\d+:\d+ \[(?P<dev>-?\d+)\] (?=NCCL |[\w./+-]+:\d+ NCCL |graph|"
+            r"misc|transport|init|proxy|plugin|\S)"
+        ),
+    ),
     ("nccl", re.compile(r"\[(?P<host>" + _HOST + r"):\d+(?: *:\d+:\d+)?\] *(?:\*\*\* )?")),
     ("nccl", re.compile(r"\[\w+@(?P<host>" + _HOST + r")\] *")),
     ("label", re.compile(r"\[\d{0,3}m ?")),
@@ -73,9 +101,15 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("label", re.compile(r" *\d{1,6}: +(?=\S)|\d{1,6}: ?(?=\[)")),
     ("host", re.compile(r"(?P<host>[A-Za-z](?:[\w-]*[\w])?(?:\.[\w-]+)*): +(?=\S)")),
     ("ray", re.compile(r"\((?:[\w.: ]+ )?pid=\d+(?:, ip=(?P<host>[\w.:]+))?\) ")),
-    ("level", re.compile(r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|CRITICAL|FATAL)\] ?(?:\[[\w./-]+:\d+:\w+\] ?)?(?:\[(?:Global )?Rank (?P<grank>\d+)\] ?)?")),
+    (
+        "level",
+        re.compile(
+            r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|CRITICAL|FATAL)\] ?(?:\[[\w./-]+:\d+:\w+\] "
+            r"?)?(?:\[(?:Global )?Rank (?P<grank>\d+)\] ?)?"
+        ),
+    ),
     ("level", re.compile(r"\[(?:Global )?[Rr]ank[ :=](?P<grank>\d+)\]:? ?")),
-)  # fmt: skip
+)
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 \t[<({"
 # A prefix that can begin with this character, found once by asking each pattern's own first set.
@@ -103,10 +137,14 @@ _OTHER: tuple[tuple[str, re.Pattern[str]], ...] = ()
 
 # A word before a colon is a host only if it looks like one: it has a digit or a dash and names no device or library.
 _NOT_A_HOST = re.compile(
-    r"(?:mlx\d|irdma|bnxt|nvidia-nv|nvidia\d|eth\d|en[pso]\d|ens\d|eno\d|ib\d|bond\d|lo\d?$|gpu\d$|cuda\d?$|lib\w+\.|python|"
-    r"c\d+d$|[bft]f?p?\d{1,2}$|int\d+$|h\d00|a100|b\d00|gpt|llama|zero-?\d|p2p|step|iter|rank\d|tp\d|pp\d|dp\d|stage|layer|phase|epoch|rc-?\d|sha\d|md5|utf-?8|slurm(?:step)?d-|slurmctld|"
-    r"xid|sxid|srun|sbatch|error|warn|info|torch|nccl|hf-|pre-|post-|non-|multi-|re-|ipv\d|oom-|out-of|note|\w+\.py$|\w+\.cc?$|"
-    r"\w+\.cpp$|nv-fabricmanager|nvidia-smi|nvidia-container|enroot|pyxis|docker|soft-|hard-|runtime|level\d|worker\d|gen\d)",
+    r"(?:mlx\d|irdma|bnxt|nvidia-nv|nvidia\d|eth\d|en[pso]\d|ens\d|eno\d|ib\d|bond\d|lo\d?$|gpu\d$|cuda\d?$|"
+    r"lib\w+\.|python|"
+    r"c\d+d$|[bft]f?p?\d{1,2}$|int\d+$|h\d00|a100|b\d00|gpt|llama|zero-?\d|p2p|step|iter|rank\d|tp\d|pp\d|"
+    r"dp\d|stage|layer|phase|epoch|rc-?\d|sha\d|md5|utf-?8|slurm(?:step)?d-|slurmctld|"
+    r"xid|sxid|srun|sbatch|error|warn|info|torch|nccl|hf-|pre-|post-|non-|multi-|re-|ipv\d|oom-|out-of|"
+    r"note|\w+\.py$|\w+\.cc?$|"
+    r"\w+\.cpp$|nv-fabricmanager|nvidia-smi|nvidia-container|enroot|pyxis|docker|soft-|hard-|runtime|level\d|"
+    r"worker\d|gen\d)",
     re.IGNORECASE,
 )
 

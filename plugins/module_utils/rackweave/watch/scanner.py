@@ -198,7 +198,11 @@ class Scan:
             for text in reason.splitlines()[-40:]:
                 self.lines += 1
                 line = Line(text, text, host, rank, None, None, False, self.lines, number)
-                self._line(line, tuple(entry for entry in chooser.entries(_shape(text)) if isinstance(entry, Signature)), _RESULTS)
+                self._line(
+                    line,
+                    tuple(entry for entry in chooser.entries(_shape(text)) if isinstance(entry, Signature)),
+                    _RESULTS,
+                )
         for rank, name in self.attempt.hosts.items():
             self.store.learn_rank(rank, name)
 

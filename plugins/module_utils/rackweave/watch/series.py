@@ -15,30 +15,38 @@ from .prefix import Line, parse_time
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)\b"
 _STEP = re.compile(
-    r"\b(?:iteration|iter|global_step|global step|steps?|Step|batch|it)\b[\"']?\]?\s*[:=#]?\s*\[?(?P<step>\d{1,9})\b(?!\.\d)(?:\s*/\s*\d+)?"
+    r"\b(?:iteration|iter|global_step|global step|steps?|Step|batch|it)\b[\"']?\]?\s*[:=#]?\s*\[?(?P<step>\d{1,9})"
+    r"\b(?!\.\d)(?:\s*/\s*\d+)?"
 )
 _LOSS = re.compile(
-    r"(?<![\w])(?:lm |train(?:ing)?[_ /]|reduced_train_|total[_ /]|avg[_ ]|mean[_ ]|language_model[_ ])?(?:loss(?:/train/total)?|CrossEntropyLoss)[\"']?\s*(?:[:=]|\bis\b)?\s*\[?(?P<loss>"
-    + _NUMBER
-    + r")"
+    r"(?<![\w])(?:lm |train(?:ing)?[_ /]|reduced_train_|total[_ /]|avg[_ ]|mean[_ ]|language_model[_ ])"
+    r"?(?:loss(?:/train/total)?|CrossEntropyLoss)[\"']?\s*(?:[:=]|\bis\b)?\s*\[?(?P<loss>" + _NUMBER + r")"
 )
 _NORM = re.compile(r"(?:grad(?:ient)?[ _]?norm|gnorm|total_norm)[\"']?\s*[:=]\s*(?P<norm>" + _NUMBER + r")")
 _TIMES = (
     (re.compile(r"elapsed time per iteration \(ms\): ?(?P<t>[\d.]+)"), 1e-3),
     (re.compile(r"iter time \(s\): ?(?P<t>[\d.]+)"), 1.0),
-    (re.compile(r"(?:train_step_timing in s|step_time_s|step[_ ]time(?: \(s\))?|time_per_step|iter_time)[\"']?\s*[:=]\s*(?P<t>\d[\d.]*)\s*(?:s|sec)?\b(?!ms)"), 1.0),
+    (
+        re.compile(
+            r"(?:train_step_timing in s|step_time_s|step[_ ]time(?: \(s\))?|time_per_step|iter_time)"
+            r"[\"']?\s*[:=]\s*(?P<t>\d[\d.]*)\s*(?:s|sec)?\b(?!ms)"
+        ),
+        1.0,
+    ),
     (re.compile(r"(?:\btime|step[_ ]time(?:_ms| \(ms\))?|dt)[\"']?\s*[:=]?\s*(?P<t>\d[\d.]*)\s*ms\b"), 1e-3),
     (re.compile(r"(?P<t>\d+\.\d+)\s*s/it\b"), 1.0),
-)  # fmt: skip
+)
 _RATES = re.compile(
-    r"(?:samples/sec|tokens_per_second|tokens/s(?:ec)?(?:/\w+)?|tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)"
+    r"(?:samples/sec|tokens_per_second|tokens/s(?:ec)?(?:/\w+)?|tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))"
+    r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)"
 )
 _SCALE = re.compile(r"loss[ _]scale[\"']?\s*[:=]\s*(?P<scale>[\d.eE+]+)")
 _SKIPPED = re.compile(r"number of skipped iterations:\s*(?P<n>\d+)")
 _NANS = re.compile(r"number of nan iterations:\s*(?P<n>\d+)")
 _CLEAN_COUNTS = re.compile(r"number of skipped iterations:\s*0 \|(?!.*number of nan iterations:\s*[1-9])")
 _OVERFLOW = re.compile(
-    r"OVERFLOW!.*(?:Attempted loss scale: (?P<scale>[\d.eE+]+))?|[Gg]radient overflow\..*loss scaler? .*?to (?P<to>[\d.eE+-]+)"
+    r"OVERFLOW!.*(?:Attempted loss scale: (?P<scale>[\d.eE+]+))?|[Gg]radient overflow\..*loss scaler? "
+    r".*?to (?P<to>[\d.eE+-]+)"
 )
 _VALIDATION = re.compile(r"(?i)\bvalid(?:ation)?\b|\beval(?:uation)?\b|test[_ ]loss|\bPPL\b")
 

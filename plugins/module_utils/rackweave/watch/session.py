@@ -134,7 +134,7 @@ class Session:
             self.follower.target_step = json.loads(documents["train"])["steps"]
             self.follower.current.target_step = self.follower.target_step
         self.data = documents["data"]
-        self.health = Health(look["time"], _predicted_step_s(self.plan))
+        self.health = Health(documents["started"] or look["time"], _predicted_step_s(self.plan))
         self.hang = None
 
     def _watch_health(self, look: Mapping[str, Any]) -> None:

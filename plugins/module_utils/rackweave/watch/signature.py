@@ -64,14 +64,19 @@ class Signature:
 
 # A line that is a comment, a shell trace or a search, not a report.
 _COMMENT = re.compile(
-    r"\s*(?:#(?!\d)|//|;;|\* |\+{1,3} (?!torchrun|srun|python)|\$ |>>> |> |(?:echo|grep|egrep|rg|sed|awk|printf|alias|cat)\s)"
+    r"\s*(?:#(?!\d)|//|;;|\* |\+{1,3} (?!torchrun|srun|python)|\$ |>>> |> |(?:echo|grep|egrep|rg|sed|awk|"
+    r"printf|alias|cat)\s)"
 )
 # Words before the match that make it advice, documentation or history.
 _ADVICE = re.compile(
-    r"\b(?:if you (?:see|get|encounter|hit)|in case of|in the event of|for example|such as|known issue|troubleshoot\w*|hint:|tip:|"
-    r"see also|faq|runbook|playbook says|would (?:print|raise|show)|looks like|grep (?:for|-)|alert rule|pattern\s*[=:]|regex\w*|"
-    r"unit test|test case|simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)|yesterday|used to|"
-    r"(?:searching|looking|watching|checking) for|to (?:avoid|prevent|detect)|handles?|will (?:catch|retry on)|retry[_ ]on|error_messages?\s*=|"
+    r"\b(?:if you (?:see|get|encounter|hit)|in case of|in the event of|for example|such as|known issue|"
+    r"troubleshoot\w*|hint:|tip:|"
+    r"see also|faq|runbook|playbook says|would (?:print|raise|show)|looks like|grep (?:for|-)|alert rule|"
+    r"pattern\s*[=:]|regex\w*|"
+    r"unit test|test case|simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)"
+    r"|yesterday|used to|"
+    r"(?:searching|looking|watching|checking) for|to (?:avoid|prevent|detect)|handles?|will (?:catch|retry "
+    r"on)|retry[_ ]on|error_messages?\s*=|"
     r"fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|usage:)(?=\W|$)",
     re.IGNORECASE,
 )

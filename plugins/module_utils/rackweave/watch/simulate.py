@@ -69,7 +69,9 @@ class Outcome:
     drained: int
 
 
-def expected_ratio(nodes: int, failures_per_node_day: float, restart_s: float, interval_s: float, write_s: float) -> float:
+def expected_ratio(
+    nodes: int, failures_per_node_day: float, restart_s: float, interval_s: float, write_s: float
+) -> float:
     """Meta's first-order effective-time ratio."""
     lost = nodes * failures_per_node_day * (restart_s + interval_s / 2) / DAY_S
     return (1 - lost) / (1 + write_s / interval_s)

@@ -20,10 +20,12 @@ _NETWORK = re.compile(
     r"NCCL INFO (?:Using network(?: plugin)?|Assigned NET plugin) (?P<net>[\w .+-]+?)(?: to comm\b.*)?\s*$"
 )
 _CHANNEL = re.compile(
-    r"Channel (?P<channel>\d+)(?:/\d+)? ?: ?(?P<from>\d+)\[[0-9a-fx]+\] -> (?P<to>\d+)\[[0-9a-fx]+\] \[(?P<way>send|receive)\] via (?P<via>.+?)\s*$"
+    r"Channel (?P<channel>\d+)(?:/\d+)? ?: ?(?P<from>\d+)\[[0-9a-fx]+\] -> (?P<to>\d+)\[[0-9a-fx]+\] \[(?P<way>send|"
+    r"receive)\] via (?P<via>.+?)\s*$"
 )
 _FAST = re.compile(
-    rb"(?:\[[\d :-]{19}\] )?(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO Channel \d+(?:/\d+)? ?: ?(?P<from>\d+)\[[0-9a-fx]+\] -> "
+    rb"(?:\[[\d :-]{19}\] )?(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO Channel \d+(?:/\d+)? ?: ?(?P<from>\d+)"
+    rb"\[[0-9a-fx]+\] -> "
     rb"(?P<to>\d+)\[[0-9a-fx]+\] (?:\[(?P<way>send|receive)\] via NET/(?P<net>\w+)(?P<via>\S*)|via (?P<local>P2P|SHM))"
 )
 _LOCAL_CHANNEL = re.compile(
@@ -32,27 +34,47 @@ _LOCAL_CHANNEL = re.compile(
 _USING_IB = re.compile(r"NET/(?P<net>[\w .+-]+?) ?: Using \[0\](?P<dev>[\w.-]+):\d+/(?:RoCE|IB|OPA|uverbs)")
 _NO_DEVICE = re.compile(r"NET/IB\S* ?: No device found")
 _SET = re.compile(
-    r"(?P<name>NCCL_(?:IB_DISABLE|NET|IB_HCA|NET_PLUGIN|NET_GDR_LEVEL|NET_DISABLE_GDR|NET_GDR_READ|IB_GID_INDEX))(?: set (?:by environment )?to| set by environment to) (?P<value>\S+?)\.?\s*$"
+    r"(?P<name>NCCL_(?:IB_DISABLE|NET|IB_HCA|NET_PLUGIN|NET_GDR_LEVEL|NET_DISABLE_GDR|NET_GDR_READ|IB_GID_INDEX)"
+    r")(?: set (?:by environment )?to| set by environment to) (?P<value>\S+?)\.?\s*$"
 )
 _GDR = re.compile(
-    r"GPU Direct RDMA (?:\(DMABUF\) |\(PCI\) )?(?P<state>Enabled|Disabled|enabled|disabled)(?: \(DMABUF\))? for (?P<what>HCA|GPU) (?P<id>\S+)(?: / HCA (?P<hca>\d+))?"
+    r"GPU Direct RDMA (?:\(DMABUF\) |\(PCI\) )?(?P<state>Enabled|Disabled|enabled|disabled)(?: \(DMABUF\))"
+    r"? for (?P<what>HCA|GPU) (?P<id>\S+)(?: / HCA (?P<hca>\d+))?"
 )
 _PLUGIN_MISSING = re.compile(
-    r"NET/Plugin ?: (?:Plugin load(?: \((?P<plugin>[^)]*)\))? returned \d+ : (?P<why>.+)|Could not find: (?P<names>.+)|No plugin found(?: \((?P<none>[^)]*)\))?)"
+    r"NET/Plugin ?: (?:Plugin load(?: \((?P<plugin>[^)]*)\))? returned \d+ : (?P<why>.+)|Could not find: "
+    r"(?P<names>.+)|No plugin found(?: \((?P<none>[^)]*)\))?)"
 )
 _LACKS = re.compile(r"(?P<lib>[\w./+-]+\.so[\w.]*): cannot open shared object|undefined symbol|GLIBC|version `")
 _WHILE = re.compile(r"when loading (?P<plugin>\S+)")
 _OFI = re.compile(r"NET/OFI (?:Selected [Pp]rovider is|Using) (?P<provider>\w+)")
 _COMM = re.compile(
-    r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)(?:.*?nNodes (?P<nodes>\d+))?(?:.*?localRanks (?P<local>\d+))?"
+    r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)(?:.*?nNodes (?P<nodes>\d+))?(?:.*?localRanks "
+    r"(?P<local>\d+))?"
 )
 _OOB = re.compile(
-    r"OOB [\w.-]+:(?P<address>[0-9a-fA-F.:]+?)<\d+>|Bootstrap ?: Using [\w.-]+:(?P<boot>[0-9a-fA-F.:]+?)<\d+>|NET/Socket ?: Using \[0\][\w.-]+:(?P<sock>[0-9a-fA-F.:]+?)<\d+>"
+    r"OOB [\w.-]+:(?P<address>[0-9a-fA-F.:]+?)<\d+>|Bootstrap ?: Using [\w.-]+:(?P<boot>[0-9a-fA-F.:]+?)"
+    r"<\d+>|NET/Socket ?: Using \[0\][\w.-]+:(?P<sock>[0-9a-fA-F.:]+?)<\d+>"
 )
 
 LITERALS = (
-    "Using network", "Assigned NET plugin", "] via ", " via ", "Using [", "No device found", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "GPU Direct RDMA", "NET/Plugin", "NET/OFI", "nranks", "nRanks", "OOB ", "Bootstrap",
-)  # fmt: skip
+    "Using network",
+    "Assigned NET plugin",
+    "] via ",
+    " via ",
+    "Using [",
+    "No device found",
+    "NCCL_IB_DISABLE",
+    "NCCL_NET",
+    "NCCL_IB_HCA",
+    "GPU Direct RDMA",
+    "NET/Plugin",
+    "NET/OFI",
+    "nranks",
+    "nRanks",
+    "OOB ",
+    "Bootstrap",
+)
 
 
 @dataclass
@@ -278,12 +300,16 @@ def _gdr_state(host: HostTransport) -> tuple[str, Line | None]:
 
 def _why_socket(host: HostTransport) -> str:
     if host.settings.get("NCCL_IB_DISABLE", "0") not in ("0", ""):
-        return "NCCL_IB_DISABLE is set in the job's environment (image profile, module or site default): unset it and launch again."
+        return (
+            "NCCL_IB_DISABLE is set in the job's environment (image profile, module or site default): unset it and "
+            "launch again."
+        )
     if host.settings.get("NCCL_NET", "").lower() == "socket":
         return "NCCL_NET=Socket is set in the job's environment: unset it, or set NCCL_NET=IB, and launch again."
     if host.no_device is not None:
         return (
-            "No RDMA device is visible in the job: check /dev/infiniband, ibv_devinfo and IPC_LOCK inside the container; "
+            "No RDMA device is visible in the job: check /dev/infiniband, ibv_devinfo and IPC_LOCK inside "
+            "the container; "
             "stop instead of training over TCP."
         )
     return ""

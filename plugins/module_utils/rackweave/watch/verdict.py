@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from .classes import CLASSES, OOM_ADVICE
+from .classes import CLASSES
 from .evidence import Finding, dated, to_finding, with_year
 from .flight import analyse
+from .phases import OOM_ADVICE
 from .prefix import YEARLESS, parse_time
 from .rules import is_virtual, joined, named_peers
 from .scanner import Scan, Source

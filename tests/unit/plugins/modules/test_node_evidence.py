@@ -30,7 +30,9 @@ def _tool(directory: Path, name: str, script: str) -> None:
 
 def test_a_tool_that_hangs_is_stopped_at_its_limit_and_the_others_go_on(run_module, tools) -> None:
     _tool(tools, "ncclras", "trap '' TERM; sleep 60")
-    _tool(tools, "dmesg", "echo '[Sun Aug  2 02:03:11 2026] NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.'")
+    _tool(
+        tools, "dmesg", "echo '[Sun Aug  2 02:03:11 2026] NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.'"
+    )
     began = time.monotonic()
     result = run_module("node_evidence", only=["ncclras", "dmesg"], counter_seconds=0)
     assert time.monotonic() - began < 25
@@ -60,7 +62,9 @@ def test_a_stopped_rank_is_seen(run_module) -> None:
 def test_written_evidence_is_read_by_the_diagnosis_and_never_overwritten(run_module, tools, tmp_path) -> None:
     from rackweave.cli import main
 
-    _tool(tools, "dmesg", "echo '[Sun Aug  2 02:03:11 2026] NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.'")
+    _tool(
+        tools, "dmesg", "echo '[Sun Aug  2 02:03:11 2026] NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.'"
+    )
     attempt = tmp_path / "attempt"
     dest = str(attempt / "evidence" / "gpu07")
     first = run_module("node_evidence", only=["dmesg"], counter_seconds=0, dest=dest)

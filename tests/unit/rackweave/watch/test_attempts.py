@@ -51,22 +51,24 @@ def test_dumps_in_a_directory_are_part_of_the_evidence(
 
 
 def test_the_rank_without_a_result_file_is_the_culprit_of_a_hang() -> None:
-    log = "[rank0]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
+    log = (
+        "[rank0]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation"
+    )
     sources = [Source("logs/h1/0/stderr.log", log, "h1", 0)]
     sources += [
         Source(f"placement/{rank}.json", json.dumps({"rank": rank, "host": f"h{rank // 2}"}), None, rank, "placement")
         for rank in range(4)
     ]
-    sources += [
-        Source(f"result/{rank}.json", json.dumps({"rank": rank, "exit": "retry", "reason": "time-out"}), None, rank, "result")
-        for rank in (0, 1, 2)
-    ]
+    for rank in (0, 1, 2):
+        result = json.dumps({"rank": rank, "exit": "retry", "reason": "time-out"})
+        sources.append(Source(f"result/{rank}.json", result, None, rank, "result"))
     verdict = diagnose(sources)
     assert (verdict.diagnosis_class, verdict.culprit) == ("hang.collective_timeout", "rank:3,host:h1")
 
 
 def test_the_reason_in_a_result_file_is_read_by_the_tables() -> None:
-    record = {"rank": 1, "host": "h0", "exit": "stop", "reason": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}
+    reason = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    record = {"rank": 1, "host": "h0", "exit": "stop", "reason": reason}
     phase = {"time": "2026-01-01T00:00:00", "kind": "phase", "rank": 1, "phase": "backward"}
     sources = [
         Source("events.jsonl", json.dumps(phase) + "\n", kind="events"),
@@ -82,10 +84,11 @@ def test_an_address_becomes_a_host_where_it_is_known() -> None:
 
 
 def test_events_of_a_running_job_are_healthy_until_they_stop() -> None:
-    events = "".join(
-        json.dumps({"time": f"2026-01-01T10:00:{second:02d}", "kind": "step", "rank": 0, "step": second, "loss": 2.0}) + "\n"
+    steps = [
+        {"time": f"2026-01-01T10:00:{second:02d}", "kind": "step", "rank": 0, "step": second, "loss": 2.0}
         for second in range(50)
-    )
+    ]
+    events = "".join(json.dumps(step) + "\n" for step in steps)
     source = Source("events.jsonl", events, kind="events")
     assert diagnose([source], now="2026-01-01T10:01:30").diagnosis_class == "healthy"
     assert diagnose([source], now="2026-01-01T10:05:00").diagnosis_class == "hang.no_progress"
@@ -104,7 +107,9 @@ def test_events_of_a_running_job_are_healthy_until_they_stop() -> None:
         ("evidence/gpu02/fr_trace_rank_5", "flight", "gpu02", 5),
     ],
 )
-def test_files_of_an_attempt_are_told_apart_by_their_path(path: str, kind: str, host: str | None, rank: int | None) -> None:
+def test_files_of_an_attempt_are_told_apart_by_their_path(
+    path: str, kind: str, host: str | None, rank: int | None
+) -> None:
     role = role_of(path)
     assert (role.kind, role.host, role.rank) == (kind, host, rank)
 

@@ -6,7 +6,7 @@ from rackweave.watch.collect import BY_NAME, command, job_processes, stopped_pro
 
 LISTING = """    PID    PPID STAT WCHAN                            ELAPSED   RSS COMMAND
       1       0 Ss   do_wait                              900  1000 /sbin/init
-    100      99 Sl   futex_wait                           800 90000 /usr/bin/python3 /usr/bin/torchrun --nnodes 2 -m trainer
+    100      99 Sl   futex_wait                           800 90000 python3 /usr/bin/torchrun --nnodes 2 -m trainer
     101     100 Rl   -                                    800 90000 /usr/bin/python3 -m trainer --attempt /x
     102     100 Tl   do_signal_stop                       800 90000 /usr/bin/python3 -m trainer --attempt /x
     103     100 Dl   nfs_wait                             800 90000 python3 -u pretrain_gpt.py

@@ -45,7 +45,9 @@ def test_the_last_rank_without_a_dump_is_found_through_the_world_size() -> None:
     assert 3 in analyse(dumps, world_size=4).without_dump
 
 
-def _entry(group: tuple[str, str], sequence: int, done: bool, name: str = "nccl:all_reduce", at: int = 0) -> dict[str, object]:
+def _entry(
+    group: tuple[str, str], sequence: int, done: bool, name: str = "nccl:all_reduce", at: int = 0
+) -> dict[str, object]:
     return {
         "process_group": group,
         "collective_seq_id": sequence,
@@ -88,9 +90,17 @@ class _Hostile:
 
 @pytest.mark.parametrize(
     "data",
-    [pickle.dumps({"entries": [_Hostile()]}), b"", b"\x80\x02", b"not a pickle", pickle.dumps([1]), b'{"entries": 3}', b"{" * 5000],
+    [
+        pickle.dumps({"entries": [_Hostile()]}),
+        b"",
+        b"\x80\x02",
+        b"not a pickle",
+        pickle.dumps([1]),
+        b'{"entries": 3}',
+        b"{" * 5000,
+    ],
     ids=["hostile", "empty", "torn", "text", "list", "wrong", "deep"],
-)  # fmt: skip
+)
 def test_a_hostile_or_damaged_dump_is_refused_in_one_sentence(data: bytes) -> None:
     with pytest.raises(ParseError):
         read_dump(data, "x")

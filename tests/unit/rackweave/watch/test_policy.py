@@ -51,7 +51,9 @@ def test_each_class_leads_to_its_action_and_stops_when_its_budget_is_spent(name:
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_with_all_switches_off_nothing_is_done_only_said(name: str) -> None:
-    decision = decide(_verdict(name), _situation(switches=Switches(), job_is_alive=True, ledger=Ledger().blame(["n1"], "9.0", name)))
+    decision = decide(
+        _verdict(name), _situation(switches=Switches(), job_is_alive=True, ledger=Ledger().blame(["n1"], "9.0", name))
+    )
     assert (decision.stop_job, decision.requeue, decision.drain) == (False, False, ())
 
 
@@ -132,9 +134,17 @@ def test_the_ledger_survives_as_a_document() -> None:
     assert ledger.since(6.0).strikes("a") == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": "x", "strikes": []}', '{"schema": "rackweave.strikes/1", "strikes": 3}',
-                                  '{"schema": "rackweave.strikes/1", "strikes": [{"host": 1, "evidence": "", "diagnosis_class": "", "time": 0}]}',
-                                  '{"schema": "rackweave.strikes/1", "strikes": [], "more": 1}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"schema": "x", "strikes": []}',
+        '{"schema": "rackweave.strikes/1", "strikes": 3}',
+        '{"schema": "rackweave.strikes/1", "strikes": [{"host": 1, "evidence": "", "diagnosis_class": "", "time": 0}]}',
+        '{"schema": "rackweave.strikes/1", "strikes": [], "more": 1}',
+    ],
+)
 def test_a_foreign_ledger_is_refused(text: str) -> None:
     with pytest.raises(DocumentError):
         from_json(text)

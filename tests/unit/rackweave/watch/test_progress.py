@@ -34,7 +34,12 @@ class Job:
 
     def start(self) -> Iterator[Record]:
         yield {"time": self.now, "kind": "start", "rank": 0}
-        for name, seconds in (("nccl_init", 60.0), ("model_build", 90.0), ("checkpoint_load", 240.0), ("optimizer_init", 20.0)):
+        for name, seconds in (
+            ("nccl_init", 60.0),
+            ("model_build", 90.0),
+            ("checkpoint_load", 240.0),
+            ("optimizer_init", 20.0),
+        ):
             yield from self.phase(name, seconds)
 
     def train(self, steps: int) -> Iterator[Record]:
@@ -45,11 +50,30 @@ class Job:
                 self.now += length / self.micro_batches
                 for rank in range(8):
                     if rank not in self.stopped:
-                        yield {"time": self.now, "phase": "forward", "rank": rank, "step": self.step, "micro_batch": batch}
-            sections = {rank: length * 0.8 * (2.0 if rank == self.slow_rank else self.chance.uniform(0.97, 1.03)) for rank in range(8)}
-            loss = self.loss if self.loss is not None else 2.0 + 3.0 / (1 + self.step / 500) + self.chance.gauss(0, 0.02)
-            yield {"time": self.now, "kind": "step", "rank": 0, "step": self.step, "loss": loss, "grad_norm": 0.5,
-                   "step_time_s": length, "rank_seconds": sections}  # fmt: skip
+                        yield {
+                            "time": self.now,
+                            "phase": "forward",
+                            "rank": rank,
+                            "step": self.step,
+                            "micro_batch": batch,
+                        }
+            sections = {
+                rank: length * 0.8 * (2.0 if rank == self.slow_rank else self.chance.uniform(0.97, 1.03))
+                for rank in range(8)
+            }
+            loss = (
+                self.loss if self.loss is not None else 2.0 + 3.0 / (1 + self.step / 500) + self.chance.gauss(0, 0.02)
+            )
+            yield {
+                "time": self.now,
+                "kind": "step",
+                "rank": 0,
+                "step": self.step,
+                "loss": loss,
+                "grad_norm": 0.5,
+                "step_time_s": length,
+                "rank_seconds": sections,
+            }
 
 
 def _watch(records: Iterator[Record], dog: Watchdog, every: float = 5.0) -> list[ProgressFinding]:
@@ -198,8 +222,17 @@ def test_an_ended_job_is_silent_for_ever() -> None:
     assert dog.check(job.now + 1e6) == []
 
 
-@pytest.mark.parametrize("record", [{}, {"kind": "step"}, {"time": "x", "kind": "step"}, {"time": 1.0, "kind": "step", "step": "7", "loss": "?"},
-                                    {"time": 1.0, "phase": 3, "rank": "a"}, {"time": 1.0, "kind": "step", "rank_seconds": {"1": None}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"kind": "step"},
+        {"time": "x", "kind": "step"},
+        {"time": 1.0, "kind": "step", "step": "7", "loss": "?"},
+        {"time": 1.0, "phase": 3, "rank": "a"},
+        {"time": 1.0, "kind": "step", "rank_seconds": {"1": None}},
+    ],
+)
 def test_foreign_records_do_no_harm(record: Record) -> None:
     dog = Watchdog()
     dog.feed(record)

@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from rackweave.errors import ParseError
 from rackweave.watch.classes import CLASSES
 from rackweave.watch.flight import analyse, read_dump
-from rackweave.watch.progress import Watchdog
 from rackweave.watch.prefix import take_apart
+from rackweave.watch.progress import Watchdog
 from rackweave.watch.scanner import Source
 from rackweave.watch.text import MAX_LINE_BYTES, clean, split_lines
 from rackweave.watch.transport import gate
 from rackweave.watch.verdict import diagnose
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "watch"
-LOGS = [json.loads(line)["log"] for line in (FIXTURES / "log-signatures.jsonl").read_text(encoding="utf-8").splitlines()]
+CASES = (FIXTURES / "log-signatures.jsonl").read_text(encoding="utf-8").splitlines()
+LOGS = [json.loads(line)["log"] for line in CASES]
 LINES = [line for log in LOGS for line in log.split("\n")]
 
-pieces = st.one_of(st.sampled_from(LINES), st.text(max_size=80), st.sampled_from(["\x1b[31m", "\r", "\x00", "[rank", "{", "|", "NVRM: Xid ("]))
+BITS = ["\x1b[31m", "\r", "\x00", "[rank", "{", "|", "NVRM: Xid ("]
+pieces = st.one_of(st.sampled_from(LINES), st.text(max_size=80), st.sampled_from(BITS))
 
 
 @given(st.binary(max_size=4096))
@@ -75,9 +77,12 @@ def test_any_dump_is_read_or_refused(data: bytes) -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=8
-)  # fmt: skip
-keys = st.sampled_from(["time", "kind", "rank", "step", "loss", "grad_norm", "phase", "micro_batch", "step_time_s", "rank_seconds", "host", "exit", "reason"])
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = "time kind rank step loss grad_norm phase micro_batch step_time_s rank_seconds host exit reason"
+keys = st.sampled_from(KEYS.split())
 records = st.dictionaries(keys, json_values | st.sampled_from(["step", "phase", "end", "save"]), max_size=8)
 
 
@@ -106,7 +111,10 @@ def _endless(megabytes: int, piece: bytes) -> Iterator[bytes]:
         yield piece * ((1 << 20) // len(piece))
 
 
-@pytest.mark.parametrize("piece", [b"x", b"Error ", b"\x00\xff", b"{[(", b"ab c1 "], ids=["letters", "words", "binary", "brackets", "mixed"])
+PIECES = {"letters": b"x", "words": b"Error ", "binary": b"\x00\xff", "brackets": b"{[(", "mixed": b"ab c1 "}
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
 def test_an_endless_line_needs_bounded_memory(piece: bytes) -> None:
     tracemalloc.start()
     diagnose(_endless(16, piece))
@@ -124,8 +132,9 @@ def test_a_fault_at_the_cut_of_an_endless_line_is_still_found() -> None:
 def test_millions_of_different_faults_keep_memory_bounded() -> None:
     def storm() -> Iterator[bytes]:
         for number in range(60_000):
-            yield b"host%d:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.%d.%d.%d<1> with error 12, opcode 0\n" % (
-                number, number >> 16 & 255, number >> 8 & 255, number & 255)  # fmt: skip
+            front = b"host%d:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer " % number
+            peer = b"10.%d.%d.%d<1>" % (number >> 16 & 255, number >> 8 & 255, number & 255)
+            yield front + peer + b" with error 12, opcode 0\n"
 
     tracemalloc.start()
     verdict = diagnose(storm())

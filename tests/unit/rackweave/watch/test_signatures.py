@@ -60,17 +60,32 @@ def test_a_quoted_error_is_not_a_report(line: str) -> None:
     ("line", "host", "rank", "text"),
     [
         ("node03:4940:4960 [0] NCCL INFO x", "node03", None, "NCCL INFO x"),
-        ("[2026-03-13 22:26:02] gpu-b:1:2 [5] misc/socket.cc:1 NCCL WARN y", "gpu-b", None, "misc/socket.cc:1 NCCL WARN y"),
+        (
+            "[2026-03-13 22:26:02] gpu-b:1:2 [5] misc/socket.cc:1 NCCL WARN y",
+            "gpu-b",
+            None,
+            "misc/socket.cc:1 NCCL WARN y",
+        ),
         ("Aug  2 02:03:11 n7 kernel: [ 12.345678] NVRM: z", "n7", None, "NVRM: z"),
         ("2026-08-02T02:03:11.123456+00:00 n7 kernel: NVRM: z", "n7", None, "NVRM: z"),
         ("12: [rank3]: RuntimeError: q", None, 3, "RuntimeError: q"),
         ("node01: [rank3]: RuntimeError: q", "node01", 3, "RuntimeError: q"),
         ("[1,5]<stderr>:RuntimeError: q", None, 5, "RuntimeError: q"),
-        ('{"log":"[rank2]: ValueError: v\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}', None, 2, "ValueError: v"),
-        ("RuntimeError: world_size (60) is not divisible by 16", None, None, "RuntimeError: world_size (60) is not divisible by 16"),
+        (
+            '{"log":"[rank2]: ValueError: v\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}',
+            None,
+            2,
+            "ValueError: v",
+        ),
+        (
+            "RuntimeError: world_size (60) is not divisible by 16",
+            None,
+            None,
+            "RuntimeError: world_size (60) is not divisible by 16",
+        ),
         ("mlx5_0: something", None, None, "mlx5_0: something"),
     ],
-)  # fmt: skip
+)
 def test_prefixes_tell_who_printed_a_line(line: str, host: str | None, rank: int | None, text: str) -> None:
     taken = take_apart(line)
     assert (taken.host, taken.rank, taken.text) == (host, rank, text)

@@ -9,9 +9,11 @@ TABLE = (
         "ckpt.incomplete/metadata",
         "ckpt.incomplete",
         ("/.metadata", "distributed checkpoint", "shard file missing", "distcp", "complete checkpoint", "incomplete"),
-        r"(?:No such file or directory|not found|does not exist|missing).{0,200}(?:/\.metadata\b|\.distcp\b|/metadata\.json\b)|"
+        r"(?:No such file or directory|not found|does not exist|missing).{0,200}(?:/\.metadata\b|\.distcp\b|"
+        r"/metadata\.json\b)|"
         r"(?:/\.metadata\b|\.distcp\b).{0,80}(?:No such file|not found|does not exist|missing)|"
-        r"is not a (?:distributed|complete|valid) checkpoint|(?i:checkpoint\b.{0,160}\bis incomplete|incomplete checkpoint\b)",
+        r"is not a (?:distributed|complete|valid) checkpoint|(?i:checkpoint\b.{0,160}\bis incomplete|incomplete "
+        r"checkpoint\b)",
         "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/run1/iter_0012000/.metadata'",
         depth=19,
         unless=r"(?i)skipp(?:ed|ing)|ignoring|falling back|removed incomplete|clean(?:ed|ing) up",
@@ -20,7 +22,8 @@ TABLE = (
         "ckpt.incomplete/deepspeed",
         "ckpt.incomplete",
         ("model_states.pt", "optim_states.pt", "layer_"),
-        r"(?:No such file or directory|does not exist|not found).{0,200}(?:_model_states\.pt|_optim_states\.pt|layer_\d+-model)|"
+        r"(?:No such file or directory|does not exist|not found).{0,200}(?:_model_states\.pt|_optim_states\.pt|"
+        r"layer_\d+-model)|"
         r"(?:_model_states\.pt|_optim_states\.pt).{0,80}(?:does not exist|not found|missing)",
         "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/global_step1000/mp_rank_00_model_states.pt'",
         depth=19,
@@ -28,20 +31,46 @@ TABLE = (
     S(
         "ckpt.incomplete/truncated",
         "ckpt.incomplete",
-        ("central directory", "nexpected EOF", "archive is corrupted", "Ran out of input", "SafetensorError", "IncompleteBuffer", "not fully covered", "ickle data was truncated", "reading zip archive"),
-        r"PytorchStreamReader failed.{0,60}(?:central directory|invalid header|archive is corrupted|zip archive)|unexpected EOF, expected \d+ more bytes|"
-        r"EOFError: Ran out of input|SafetensorError|MetadataIncompleteBuffer|file not fully covered|pickle data was truncated",
+        (
+            "central directory",
+            "nexpected EOF",
+            "archive is corrupted",
+            "Ran out of input",
+            "SafetensorError",
+            "IncompleteBuffer",
+            "not fully covered",
+            "ickle data was truncated",
+            "reading zip archive",
+        ),
+        r"PytorchStreamReader failed.{0,60}(?:central directory|invalid header|archive is corrupted|zip "
+        r"archive)|unexpected EOF, expected \d+ more bytes|"
+        r"EOFError: Ran out of input|SafetensorError|MetadataIncompleteBuffer|file not fully covered|pickle "
+        r"data was truncated",
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
         depth=19,
     ),
     S(
         "ckpt.missing_key/torch",
         "ckpt.missing_key",
-        ("Missing key", "issing keys", "not in checkpoint", "Unexpected key", "not found in checkpoint", "not found in the checkpoint", "state_dict", "missing from the checkpoint", "parameter group"),
-        r"Missing key\(s\) in state_dict|Missing key in checkpoint state_dict|(?i:missing keys?\b.{0,60}\b(?:checkpoint|state[_ ]dict))|"
-        r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing (?:from|in) (?:the )?checkpoint))|"
-        r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found )?in (?:the )?(?:checkpoint|state_dict)",
-        "RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: \"decoder.layers.0.x\".",
+        (
+            "Missing key",
+            "issing keys",
+            "not in checkpoint",
+            "Unexpected key",
+            "not found in checkpoint",
+            "not found in the checkpoint",
+            "state_dict",
+            "missing from the checkpoint",
+            "parameter group",
+        ),
+        r"Missing key\(s\) in state_dict|Missing key in checkpoint state_dict|(?i:missing keys?\b.{0,60}\b(?:checkpo"
+        r"int|state[_ ]dict))|"
+        r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing "
+        r"(?:from|in) (?:the )?checkpoint))|"
+        r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found "
+        r")?in (?:the )?(?:checkpoint|state_dict)",
+        'RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: "decoder.layers.'
+        '0.x".',
         depth=19,
         unless=r"(?i)strict=False|missing keys?:? ?(?:\[\]|none|0\b)|<All keys matched|ignor(?:ed|ing)|_extra_state",
     ),
@@ -56,24 +85,56 @@ TABLE = (
     S(
         "ckpt.reshard_unsupported/sizes",
         "ckpt.reshard_unsupported",
-        ("DP world size", "used a DP", "value from checkpoint", "world size", "mismatch after resume", "size mismatch for", "reshard", "different world", "parallel size", "sharding type", "ZeRORuntimeException"),
+        (
+            "DP world size",
+            "used a DP",
+            "value from checkpoint",
+            "world size",
+            "mismatch after resume",
+            "size mismatch for",
+            "reshard",
+            "different world",
+            "parallel size",
+            "sharding type",
+            "ZeRORuntimeException",
+        ),
         r"checkpoint being loaded used a DP world size|Automatic adjustment of ZeRO|"
-        r"(?:tensor_model_parallel_size|pipeline_model_parallel_size|data_parallel_size|context_parallel_size|expert_model_parallel_size|virtual_pipeline\w*) value from checkpoint \(.*\) is not equal|"
+        r"(?:tensor_model_parallel_size|pipeline_model_parallel_size|data_parallel_size|context_parallel_size|"
+        r"expert_model_parallel_size|virtual_pipeline\w*) value from checkpoint \(.*\) is not equal|"
         r"\(TP, ?PP(?:, ?DP|, ?encoder\w*)*\) mismatch|size mismatch for \S+: copying a param|"
-        r"(?i:reshard(?:ing)?\b.{0,80}\b(?:not supported|unsupported|impossible|cannot))|(?i:(?:cannot|unable to|not supported).{0,60}\breshard)|"
-        r"(?i:checkpoint\b.{0,120}\b(?:different|another) (?:TP|PP|DP|tensor|pipeline|data|world|parallel)\w*.{0,80})(?i:not supported|unsupported|cannot|does not match|mismatch)|"
+        r"(?i:reshard(?:ing)?\b.{0,80}\b(?:not supported|unsupported|impossible|cannot))|(?i:(?:cannot|"
+        r"unable to|not supported).{0,60}\breshard)|"
+        r"(?i:checkpoint\b.{0,120}\b(?:different|another) (?:TP|PP|DP|tensor|pipeline|data|world|parallel)"
+        r"\w*.{0,80})(?i:not supported|unsupported|cannot|does not match|mismatch)|"
         r"(?i:load\w* checkpoint.{0,80}world size \d+.{0,60}(?:but|current|with).{0,40}\d+)",
-        "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the "
+        "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world "
+        "size of 8 but the "
         "current world size is 16.",
         depth=19,
     ),
     S(
         "ckpt.write_failed/stream",
         "ckpt.write_failed",
-        ("StreamWriter", "unexpected pos", "iostream error", "failed to save checkpoint", "ailed to save", "ailed to write", "rror saving checkpoint", "rror writing", "heckpoint save failed", "save failed", "aving checkpoint failed", "write failed"),
-        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|(?i:(?:failed|unable|error|could not)(?: to)? (?:sav|writ)\w* (?:the |a |async |distributed |model )*checkpoint)|"
-        r"(?i:checkpoint (?:save|write|saving|writing)\b.{0,60}\b(?:failed|error))|(?i:(?:saving|writing) (?:the )?checkpoint\b.{0,80}\bfailed)|basic_ios::clear: iostream error",
-        "[rank5]: RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed writing file data/176: "
+        (
+            "StreamWriter",
+            "unexpected pos",
+            "iostream error",
+            "failed to save checkpoint",
+            "ailed to save",
+            "ailed to write",
+            "rror saving checkpoint",
+            "rror writing",
+            "heckpoint save failed",
+            "save failed",
+            "aving checkpoint failed",
+            "write failed",
+        ),
+        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|(?i:(?:failed|unable|error|could "
+        r"not)(?: to)? (?:sav|writ)\w* (?:the |a |async |distributed |model )*checkpoint)|"
+        r"(?i:checkpoint (?:save|write|saving|writing)\b.{0,60}\b(?:failed|error))|(?i:(?:saving|writing)"
+        r" (?:the )?checkpoint\b.{0,80}\bfailed)|basic_ios::clear: iostream error",
+        "[rank5]: RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed "
+        "writing file data/176: "
         "file write failed",
         blame="rank",
         depth=21,
@@ -92,9 +153,19 @@ TABLE = (
     S(
         "ckpt.tracker_inconsistent/megatron",
         "ckpt.tracker_inconsistent",
-        ("in the metadata while max iteration", "nvalid metadata file", "tracker", "latest", "checkpoint tag", "does not match the"),
-        r"in the metadata while max iteration across the ranks|ERROR: Invalid metadata file|checkpoint tag(?: name)? .* is not consistent across all ranks|"
-        r"(?i:(?:tracker|latest(?:_checkpointed_iteration(?:\.txt)?)?)(?: file)?\b.{0,80}\b(?:points? to|names?|says|refers? to|lists?)\b.{0,120}\b(?:but|does not exist|missing|not found|while|unloadable))|"
+        (
+            "in the metadata while max iteration",
+            "nvalid metadata file",
+            "tracker",
+            "latest",
+            "checkpoint tag",
+            "does not match the",
+        ),
+        r"in the metadata while max iteration across the ranks|ERROR: Invalid metadata file|checkpoint "
+        r"tag(?: name)? .* is not consistent across all ranks|"
+        r"(?i:(?:tracker|latest(?:_checkpointed_iteration(?:\.txt)?)?)(?: file)?\b.{0,80}\b(?:points? "
+        r"to|names?|says|refers? to|lists?)\b.{0,120}\b(?:but|does not exist|missing|not found|while|unloadable)"
+        r")|"
         r"(?i:loaded (?:iteration|step|tag) \S+.{0,60}\b(?:but|instead of|while|expected|requested)\b)",
         "WARNING: on rank 11 found iteration 15 in the metadata while max iteration across the ranks is 4160813071",
         depth=18,
@@ -102,10 +173,19 @@ TABLE = (
     S(
         "ckpt.silent_fresh_start/megatron",
         "ckpt.silent_fresh_start",
-        ("could not find the metadata file", "will start from random", "nable to find latest file", "random initialization", "random weights"),
-        r"could not find the metadata file|will not load any checkpoints and will start from random|Unable to find latest file at|"
-        r"(?i:(?:start(?:ing)?|continu(?:e|ing)|train(?:ing)?) (?:from|with) (?:random|randomly initiali[sz]ed) (?:init\w*|weights|parameters).{0,80}(?:checkpoint|--load|resume))|"
-        r"(?i:(?:checkpoint|resume).{0,120}(?:not found|missing|no such).{0,60}(?:random|from scratch|step 0|iteration 0))",
+        (
+            "could not find the metadata file",
+            "will start from random",
+            "nable to find latest file",
+            "random initialization",
+            "random weights",
+        ),
+        r"could not find the metadata file|will not load any checkpoints and will start from random|Unable "
+        r"to find latest file at|"
+        r"(?i:(?:start(?:ing)?|continu(?:e|ing)|train(?:ing)?) (?:from|with) (?:random|randomly initiali[sz]ed)"
+        r" (?:init\w*|weights|parameters).{0,80}(?:checkpoint|--load|resume))|"
+        r"(?i:(?:checkpoint|resume).{0,120}(?:not found|missing|no such).{0,60}(?:random|from scratch|"
+        r"step 0|iteration 0))",
         "WARNING: could not find the metadata file /ckpt/run1/latest_checkpointed_iteration.txt",
         depth=19,
     ),
@@ -113,18 +193,33 @@ TABLE = (
         "fact:fresh_start",
         "fact:fresh_start",
         ("rom scratch", "rom iteration", "rom step", "o checkpoint"),
-        r"(?i)(?:training|starting|start) from scratch|no checkpoints? (?:was |were )?found|starting from (?:iteration|step) 0\b",
+        r"(?i)(?:training|starting|start) from scratch|no checkpoints? (?:was |were )?found|starting from "
+        r"(?:iteration|step) 0\b",
         "No checkpoint found in /ckpt/run1, training from scratch",
     ),
     S(
         "ckpt.async_overlap/text",
         "ckpt.async_overlap",
-        ("sync", "n flight", "still in progress", "ot finished", "in-flight", "still being", "previous save", "revious checkpoint", "background save"),
-        r"(?i)(?:previous|last|earlier|another|prior)(?: async\w*)? (?:checkpoint|save|checkpoint save|async\w* save|saving|snapshot)\b.{0,80}\b(?:still|not (?:yet )?(?:finished|complete|finali[sz]ed)|in[- ](?:flight|progress)|running|pending|outstanding)|"
+        (
+            "sync",
+            "n flight",
+            "still in progress",
+            "ot finished",
+            "in-flight",
+            "still being",
+            "previous save",
+            "revious checkpoint",
+            "background save",
+        ),
+        r"(?i)(?:previous|last|earlier|another|prior)(?: async\w*)? (?:checkpoint|save|checkpoint save|"
+        r"async\w* save|saving|snapshot)\b.{0,80}\b(?:still|not (?:yet )?(?:finished|complete|finali[sz]ed)"
+        r"|in[- ](?:flight|progress)|running|pending|outstanding)|"
         r"(?:checkpoint|save)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"
-        r"(?:waiting for|blocked (?:on|by)) (?:the |a )?(?:previous|last|prior) (?:async\w* )?(?:checkpoint|save)|async\w* (?:checkpoint |save )*saves? overlap|skipp\w+ (?:the |this )?(?:checkpoint|save).{0,60}(?:in[- ](?:flight|progress)|still|another|previous)",
+        r"(?:waiting for|blocked (?:on|by)) (?:the |a )?(?:previous|last|prior) (?:async\w* )?(?:checkpoint|"
+        r"save)|async\w* (?:checkpoint |save )*saves? overlap|skipp\w+ (?:the |this )?(?:checkpoint|save)"
+        r".{0,60}(?:in[- ](?:flight|progress)|still|another|previous)",
         "WARNING: a previous async checkpoint save is still in progress, skipping the save at iteration 1200",
         depth=80,
         unless=r"(?i)evaluation|no (?:previous|async)",
     ),
-)  # fmt: skip
+)

@@ -8,9 +8,23 @@ TABLE = (
     S(
         "config.world_size/divide",
         "config.world_size",
-        ("world_size", "world size", "WORLD_SIZE", "orld size", "number of GPUs", "number of ranks", "Invalid parallel dims", "nvalid parallel", "num_gpus"),
-        r"(?i)\bworld[_ ]size\b ?[(:=]?\s*\d*\)?.{0,40}(?:is not|not|must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|a multiple|divided)|invalid parallel dims|"
-        r"(?:number of (?:GPUs|ranks|processes))\b.{0,40}(?:not|must be) (?:evenly )?(?:divisible|a multiple)|(?:tp|pp|tensor|pipeline|parallel)\b.{0,80}(?:does not|doesn't|must|should) (?:equal|match|divide)\b.{0,30}\bworld[_ ]size|\bworld[_ ]size\b.{0,40}\b(?:!=|does not (?:equal|match))\b.{0,60}(?:tp|pp|dp|tensor|pipeline|parallel)",
+        (
+            "world_size",
+            "world size",
+            "WORLD_SIZE",
+            "orld size",
+            "number of GPUs",
+            "number of ranks",
+            "Invalid parallel dims",
+            "nvalid parallel",
+            "num_gpus",
+        ),
+        r"(?i)\bworld[_ ]size\b ?[(:=]?\s*\d*\)?.{0,40}(?:is not|not|must be|should be|isn't) (?:be )?(?:evenly "
+        r")?(?:divisible|a multiple|divided)|invalid parallel dims|"
+        r"(?:number of (?:GPUs|ranks|processes))\b.{0,40}(?:not|must be) (?:evenly )?(?:divisible|a multiple)"
+        r"|(?:tp|pp|tensor|pipeline|parallel)\b.{0,80}(?:does not|doesn't|must|should) (?:equal|match|"
+        r"divide)\b.{0,30}\bworld[_ ]size|\bworld[_ ]size\b.{0,40}\b(?:!=|does not (?:equal|match))\b.{0,60}(?:tp|"
+        r"pp|dp|tensor|pipeline|parallel)",
         "RuntimeError: world_size (60) is not divisible by 16",
         depth=18,
         unless=r"(?i)batch",
@@ -19,7 +33,10 @@ TABLE = (
         "config.batch_size/divide",
         "config.batch_size",
         ("batch", "Batch"),
-        r"(?i)check batch related parameters|(?:global|train|micro|mini)[_ -]?batch[_ -]?size\b.{0,120}(?:not|must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|(?:a )?multiple|equal)|train_batch_size is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|(?:a )?multiple|at least|greater)|"
+        r"(?i)check batch related parameters|(?:global|train|micro|mini)[_ -]?batch[_ -]?size\b.{0,120}(?:not|"
+        r"must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|(?:a )?multiple|equal)|train_batch_size "
+        r"is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|(?:a "
+        r")?multiple|at least|greater)|"
         r"(?:batch[_ -]size)\b.{0,60}\b(?:less|smaller) than\b.{0,40}(?:data.parallel|dp|world)",
         "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
         "gradient_acc_step * world_size 256 != 4 * 8 * 7",
@@ -29,8 +46,11 @@ TABLE = (
         "config.zero_pipeline/deepspeed",
         "config.zero_pipeline",
         ("ipeline", "PipelineEngine", "PipelineModule"),
-        r"(?i)zero(?:[- ]?(?:stage|optimization))?[- =:]*[23]?\b.{0,60}(?:incompatible|not compatible|not supported|cannot be (?:used|combined)|unsupported|does not work|doesn't support|can only be used)\b.{0,60}pipeline|pipeline\b.{0,80}(?:incompatible|not compatible|not supported|cannot be (?:used|combined)|unsupported|does not support|only supports?)\b.{0,60}zero",
+        r"(?i)zero(?:[- ]?(?:stage|optimization))?[- =:]*[23]?\b.{0,60}(?:incompatible|not compatible|"
+        r"not supported|cannot be (?:used|combined)|unsupported|does not work|doesn't support|can only "
+        r"be used)\b.{0,60}pipeline|pipeline\b.{0,80}(?:incompatible|not compatible|not supported|cannot "
+        r"be (?:used|combined)|unsupported|does not support|only supports?)\b.{0,60}zero",
         "AssertionError: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
         depth=17,
     ),
-)  # fmt: skip
+)

@@ -8,9 +8,30 @@ TABLE = (
     S(
         "container.import_failed/any",
         "container.import_failed",
-        ("import docker image", "manifest", "pull access denied", "pull image", "toomanyrequests", "unauthorized", "ImagePull", "docker://", "enroot", "sqsh", "Error code:", "image not known", "returned error code", "initializing source", "failed to resolve reference"),
-        r"pyxis: failed to (?:import|download)|manifest (?:for \S+ not found|unknown)|pull access denied|(?i:failed to pull (?:and unpack )?image)|toomanyrequests|unauthorized: (?:authentication|access)|ErrImagePull|ImagePullBackOff|"
-        r"(?i:(?:fatal|error):? .{0,80}(?:docker://|reading manifest|initializing source))|URL \S+ returned error code: \d+|\[ERROR\].*(?:No such file or directory|Could not).*\.sqsh|(?:No such file or directory|not found): \S+\.(?:sqsh|sif)\b|requested access to the resource is denied|failed to resolve reference",
+        (
+            "import docker image",
+            "manifest",
+            "pull access denied",
+            "pull image",
+            "toomanyrequests",
+            "unauthorized",
+            "ImagePull",
+            "docker://",
+            "enroot",
+            "sqsh",
+            "Error code:",
+            "image not known",
+            "returned error code",
+            "initializing source",
+            "failed to resolve reference",
+        ),
+        r"pyxis: failed to (?:import|download)|manifest (?:for \S+ not found|unknown)|pull access denied|"
+        r"(?i:failed to pull (?:and unpack )?image)|toomanyrequests|unauthorized: (?:authentication|access)"
+        r"|ErrImagePull|ImagePullBackOff|"
+        r"(?i:(?:fatal|error):? .{0,80}(?:docker://|reading manifest|initializing source))|URL \S+ returned "
+        r"error code: \d+|\[ERROR\].*(?:No such file or directory|Could not).*\.sqsh|(?:No such file or "
+        r"directory|not found): \S+\.(?:sqsh|sif)\b|requested access to the resource is denied|failed "
+        r"to resolve reference",
         "slurmstepd: error: pyxis: failed to import docker image",
         blame="host",
         depth=20,
@@ -18,12 +39,38 @@ TABLE = (
     S(
         "container.start_failed/any",
         "container.start_failed",
-        ("container start failed", "enroot-switchroot", "nvidia-container-cli", "OCI runtime", "device driver", "failed to create shim", "enroot-mount", "hook", "spank_pyxis", "Plugin initialization failed", "pyxis: ", "enroot-", "executable file not found", "container creation failed", "start container", "failed to create container", "CrashLoopBackOff", "CreateContainerError", "RunContainerError"),
-        r"pyxis: container start failed|enroot-(?:switchroot|mount|nsenter|mksquashovlfs|aufs2ovlfs)\S*: (?:failed|error)|spank_pyxis\.so: (?:init|task_init|init_post_opt)\w*\(\) failed|task \d+ launch failed: Plugin initialization failed|pyxis: (?:couldn't mkdir|seccomp filter failed|mkdir: cannot create)|nvidia-container-cli(?:\.real)?: .*(?:error|failed)|OCI runtime (?:create|exec) failed|could not select device driver|failed to create shim|"
-        r"(?:executable file not found in \$PATH)|container creation failed|pyxis: couldn't start container|(?i:(?:enroot|container|oci|prestart|createContainer|createRuntime|\.sh)\b.{0,60}\bhook\b.{0,60}\b(?:failed|exited|error))|hooks?(?:\.d)?/\S+ (?:exited with|returned|failed)|CreateContainerError|RunContainerError",
+        (
+            "container start failed",
+            "enroot-switchroot",
+            "nvidia-container-cli",
+            "OCI runtime",
+            "device driver",
+            "failed to create shim",
+            "enroot-mount",
+            "hook",
+            "spank_pyxis",
+            "Plugin initialization failed",
+            "pyxis: ",
+            "enroot-",
+            "executable file not found",
+            "container creation failed",
+            "start container",
+            "failed to create container",
+            "CrashLoopBackOff",
+            "CreateContainerError",
+            "RunContainerError",
+        ),
+        r"pyxis: container start failed|enroot-(?:switchroot|mount|nsenter|mksquashovlfs|aufs2ovlfs)\S*: "
+        r"(?:failed|error)|spank_pyxis\.so: (?:init|task_init|init_post_opt)\w*\(\) failed|task \d+ launch "
+        r"failed: Plugin initialization failed|pyxis: (?:couldn't mkdir|seccomp filter failed|mkdir: cannot "
+        r"create)|nvidia-container-cli(?:\.real)?: .*(?:error|failed)|OCI runtime (?:create|exec) failed|"
+        r"could not select device driver|failed to create shim|"
+        r"(?:executable file not found in \$PATH)|container creation failed|pyxis: couldn't start container|"
+        r"(?i:(?:enroot|container|oci|prestart|createContainer|createRuntime|\.sh)\b.{0,60}\bhook\b.{0,60}\b(?:faile"
+        r"d|exited|error))|hooks?(?:\.d)?/\S+ (?:exited with|returned|failed)|CreateContainerError|RunContainerError",
         "slurmstepd: error: pyxis: container start failed with error code: 1",
         blame="host",
         depth=21,
         unless=r"(?i)version mismatch",
     ),
-)  # fmt: skip
+)

@@ -22,7 +22,8 @@ TABLE = (
         "gpu.fallen_off_bus/text",
         "gpu.fallen_off_bus",
         ("fallen off the bus", "GPU is lost", "device handle for GPU", "GPU_IS_LOST", "is inaccessible"),
-        r"fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|Unable to determine the device handle for (?:gpu|GPU).*(?:Unknown Error|lost|Not Found)",
+        r"fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|Unable to determine the device handle for (?:gpu|"
+        r"GPU).*(?:Unknown Error|lost|Not Found)",
         "host6 kernel: NVRM: fallen off the bus and is not responding to commands.",
         blame="both",
         depth=10,
@@ -32,7 +33,8 @@ TABLE = (
         "gpu.ecc_uncorrectable",
         ("Xid",),
         _ANY_XID + r"(?:48|63|94|95|140|171|172)\b",
-        "host2 kernel: NVRM: Xid (PCI:0000:52:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error",
+        "host2 kernel: NVRM: Xid (PCI:0000:52:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable "
+        "double bit error",
         blame="host",
         depth=11,
         unless=r"(?i)failed|failure",
@@ -41,7 +43,8 @@ TABLE = (
         "gpu.ecc_uncorrectable/cuda",
         "gpu.ecc_uncorrectable",
         ("ncorrectable ECC", "ncorrectable ecc", "ECCUncorrectable", "ncorrectable NVLink", "ECC error"),
-        r"(?i)uncorrectable ECC error encountered|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|double[- ]bit ECC error",
+        r"(?i)uncorrectable ECC error encountered|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|"
+        r"double[- ]bit ECC error",
         "[rank11]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
         blame="both",
         depth=14,
@@ -50,7 +53,8 @@ TABLE = (
         "gpu.row_remap_failure/xid",
         "gpu.row_remap_failure",
         ("Xid", "ow remap", "ow Remap"),
-        _ANY_XID + r"64\b|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|0\b))|Remapping Failure Occurred\s*: Yes",
+        _ANY_XID + r"64\b|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|"
+        r"0\b))|Remapping Failure Occurred\s*: Yes",
         "host2 kernel: NVRM: Xid (PCI:0000:52:00): 64, Row remapping failure",
         blame="host",
         depth=9,
@@ -60,7 +64,8 @@ TABLE = (
         "gpu.gsp_timeout",
         ("Xid",),
         _ANY_XID + r"(?:61|62|119|120|122|123)\b",
-        "host11 kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2, name=nvidia-smi, Timeout after 6s of waiting for RPC response "
+        "host11 kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2, name=nvidia-smi, Timeout after 6s of "
+        "waiting for RPC response "
         "from GPU4 GSP!",
         blame="host",
         depth=11,
@@ -69,7 +74,8 @@ TABLE = (
         "gpu.gsp_timeout/text",
         "gpu.gsp_timeout",
         ("GSP",),
-        r"waiting for RPC (?:response )?from (?:GPU\d* ?)?GSP|GSP (?:task|firmware) (?:crash|timeout|error|halt)|RmInitAdapter failed.*GSP",
+        r"waiting for RPC (?:response )?from (?:GPU\d* ?)?GSP|GSP (?:task|firmware) (?:crash|timeout|error|"
+        r"halt)|RmInitAdapter failed.*GSP",
         "NVRM: _kgspLogXid119: Timeout after 45s of waiting for RPC response from GPU0 GSP!",
         blame="host",
         depth=11,
@@ -79,7 +85,8 @@ TABLE = (
         "gpu.nvlink_error",
         ("Xid",),
         _ANY_XID + r"(?:74|137|14[4-9]|150)\b",
-        "host9 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14",
+        "host9 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal "
+        "error detected on link 14",
         blame="host",
         depth=11,
         unless=r"(?i)\bnon-?fatal\b",
@@ -106,8 +113,16 @@ TABLE = (
     S(
         "gpu.nvswitch_fatal/fabric",
         "gpu.nvswitch_fatal",
-        ("ystem not yet initialized", "SYSTEM_NOT_READY", "SystemNotReady", "atal error on NVSwitch", "abric manager", "abric Manager"),
-        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|(?i:fatal error.{0,40}NVSwitch)|"
+        (
+            "ystem not yet initialized",
+            "SYSTEM_NOT_READY",
+            "SystemNotReady",
+            "atal error on NVSwitch",
+            "abric manager",
+            "abric Manager",
+        ),
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|(?i:fatal error.{0,40}NVSwi"
+        r"tch)|"
         r"NVSwitch.{0,60}(?:fatal|in reset required)",
         "[rank0]: RuntimeError: CUDA error: system not yet initialized",
         blame="both",
@@ -119,17 +134,32 @@ TABLE = (
         "gpu.app_fault",
         ("Xid",),
         _ANY_XID + r"(?:8|13|31|32|43|68|69|109)\b",
-        "host2 kernel: NVRM: Xid (PCI:0000:cb:00): 31, pid=626486, name=pt_main_thread, Ch 00000008, intr 00000000. MMU Fault",
+        "host2 kernel: NVRM: Xid (PCI:0000:cb:00): 31, pid=626486, name=pt_main_thread, Ch 00000008, "
+        "intr 00000000. MMU Fault",
         blame="host",
         depth=15,
     ),
     S(
         "gpu.app_fault/cuda",
         "gpu.app_fault",
-        ("llegal memory access", "unspecified launch failure", "illegal instruction", "isaligned address", "nvalid program counter", "ILLEGAL_ADDRESS", "LAUNCH_FAILED", "IllegalAddress", "ardware stack error", "nvalid address space"),
-        r"an illegal memory access was encountered|unspecified launch failure|an illegal instruction was encountered|misaligned address|"
-        r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION)|cudaErrorIllegalAddress|invalid program counter|hardware stack error",
-        "[rank2]:[E814 02:11:40.118 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog "
+        (
+            "llegal memory access",
+            "unspecified launch failure",
+            "illegal instruction",
+            "isaligned address",
+            "nvalid program counter",
+            "ILLEGAL_ADDRESS",
+            "LAUNCH_FAILED",
+            "IllegalAddress",
+            "ardware stack error",
+            "nvalid address space",
+        ),
+        r"an illegal memory access was encountered|unspecified launch failure|an illegal instruction was "
+        r"encountered|misaligned address|"
+        r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION)|cudaErrorIllegalAddres"
+        r"s|invalid program counter|hardware stack error",
+        "[rank2]:[E814 02:11:40.118 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 2] "
+        "Process group watchdog "
         "thread terminated with exception: CUDA error: an illegal memory access was encountered",
         blame="both",
         depth=19,
@@ -138,11 +168,20 @@ TABLE = (
     S(
         "gpu.driver_mismatch/nvml",
         "gpu.driver_mismatch",
-        ("ersion mismatch", "API mismatch", "river version is insufficient", "DriverMismatch", "unsupported display driver", "DRIVER_MISMATCH", "LIB_RM_VERSION"),
+        (
+            "ersion mismatch",
+            "API mismatch",
+            "river version is insufficient",
+            "DriverMismatch",
+            "unsupported display driver",
+            "DRIVER_MISMATCH",
+            "LIB_RM_VERSION",
+        ),
         r"(?i)driver/library version mismatch|NVRM: API mismatch|CUDA driver version is insufficient for CUDA runtime|"
-        r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver / cuda driver combination|LIB_RM_VERSION_MISMATCH",
+        r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver / "
+        r"cuda driver combination|LIB_RM_VERSION_MISMATCH",
         "host4: Failed to initialize NVML: Driver/library version mismatch",
         blame="both",
         depth=9,
     ),
-)  # fmt: skip
+)

@@ -9,18 +9,30 @@ TABLE = (
         "fact:watchdog",
         "fact:watchdog",
         ("collective operation timeout",),
-        r"(?:\[(?:PG [^\]]{0,80})?Rank (?P<inline>\d+)\] )?(?:Watchdog caught )?collective operation timeout: Work\w+\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
-        "[rank4]:[E318 07:39:53.792630246 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective operation timeout: "
+        r"(?:\[(?:PG [^\]]{0,80})?Rank (?P<inline>\d+)\] )?(?:Watchdog caught )?collective operation timeout: "
+        r"Work\w+\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
+        "[rank4]:[E318 07:39:53.792630246 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective "
+        "operation timeout: "
         "WorkNCCL(SeqNum=610, OpType=COALESCED, NumelIn=5, NumelOut=4, Timeout(ms)=600000) ran for 600086 milliseconds",
         blame="rank",
     ),
     S(
         "hang.collective_timeout/watchdog",
         "hang.collective_timeout",
-        ("collective operation timeout", "collective timeout", "Timeout at NCCL work", "Timeout at collective", "timed out in", "NCCL operations have failed", "arrier", "TimeoutError"),
+        (
+            "collective operation timeout",
+            "collective timeout",
+            "Timeout at NCCL work",
+            "Timeout at collective",
+            "timed out in",
+            "NCCL operations have failed",
+            "arrier",
+            "TimeoutError",
+        ),
         r"collective operation timeout|(?:due to|detected) a collective timeout|Timeout at (?:NCCL work|collective)|"
         r"Some NCCL operations have failed or timed out|failed to pass monitoredBarrier",
-        "[rank4]:[E318 07:39:53.79 ProcessGroupNCCL.cpp:1834] [PG ID 2 PG GUID 9 Rank 4] Timeout at NCCL work: 610, last "
+        "[rank4]:[E318 07:39:53.79 ProcessGroupNCCL.cpp:1834] [PG ID 2 PG GUID 9 Rank 4] Timeout at NCCL "
+        "work: 610, last "
         "enqueued NCCL work: 616, last completed NCCL work: 609.",
         depth=44,
     ),
@@ -29,7 +41,8 @@ TABLE = (
         "hang.collective_timeout",
         ("Timed out waiting",),
         r"Timed out waiting \d+ ?ms for (?:recv|send)",
-        "[rank3]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete",
+        "[rank3]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for "
+        "recv operation to complete",
         depth=44,
     ),
     S(
@@ -37,7 +50,8 @@ TABLE = (
         "fact:gloo_timeout",
         ("Timed out waiting",),
         r"Timed out waiting \d+ ?ms for (?:recv|send)",
-        "[rank3]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete",
+        "[rank3]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for "
+        "recv operation to complete",
         blame="both",
     ),
     S(
@@ -53,7 +67,8 @@ TABLE = (
         "hang.collective_timeout",
         ("store->get",),
         r"retrieving nccl(?:UniqueId|.*unique).* from \[(?P<rank>\d+)\].*wait timeout",
-        "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
+        "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+        "store by key '0', but "
         "store->get('0') got error: wait timeout after 600000ms",
         depth=44,
     ),
@@ -61,7 +76,8 @@ TABLE = (
         "hang.watchdog_stuck/torch",
         "hang.watchdog_stuck",
         ("watchdog got stuck", "eartbeat monitor timed out", "watchdog hang", "GIL", "atchdog thread"),
-        r"watchdog got stuck|Heartbeat monitor timed out|due to ProcessGroup\w+ watchdog hang|Could not acquire GIL within|"
+        r"watchdog got stuck|Heartbeat monitor timed out|due to ProcessGroup\w+ watchdog hang|Could not "
+        r"acquire GIL within|"
         r"possible GIL induced hang",
         "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 1] Heartbeat monitor timed out! Process will be terminated",
         blame="rank",
@@ -70,8 +86,17 @@ TABLE = (
     S(
         "hang.no_progress/resiliency",
         "hang.no_progress",
-        ("subsequent heartbeat", "initial heartbeat", "hang detected", "ang detected", "section timeout", "ection timed out", "No progress"),
-        r"(?i)(?:\brank[ =:]+(?P<rank>\d+)\b.{0,60})?did not get (?:subsequent|initial) heartbeat|\bhang (?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
+        (
+            "subsequent heartbeat",
+            "initial heartbeat",
+            "hang detected",
+            "ang detected",
+            "section timeout",
+            "ection timed out",
+            "No progress",
+        ),
+        r"(?i)(?:\brank[ =:]+(?P<rank>\d+)\b.{0,60})?did not get (?:subsequent|initial) heartbeat|\bhang "
+        r"(?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
         r"section\(s\)? .*time[d-]* ?out",
         "[2026-03-01 10:00:00] [ERROR] [host2] Did not get subsequent heartbeat. Waited 120.00 seconds.",
         blame="both",
@@ -81,8 +106,19 @@ TABLE = (
     S(
         "hang.desync/detail",
         "hang.desync",
-        ("ismatch between collectives", "ismatched collectives", "ollective mismatch", "collectives are mismatched", "isagree", "desync", "Desync", "message truncated", "essage truncated"),
-        r"(?i)mismatch between collectives on ranks|mismatched collectives?\b|collective (?:type |op )?mismatch|collectives are mismatched|"
+        (
+            "ismatch between collectives",
+            "ismatched collectives",
+            "ollective mismatch",
+            "collectives are mismatched",
+            "isagree",
+            "desync",
+            "Desync",
+            "message truncated",
+            "essage truncated",
+        ),
+        r"(?i)mismatch between collectives on ranks|mismatched collectives?\b|collective (?:type |op )"
+        r"?mismatch|collectives are mismatched|"
         r"desync(?:hronization)? detected|NET/Socket ?: .*message truncated ?: receiv(?:ing|ed) \d+ bytes instead of",
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
         "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLGATHER), but Rank 0 is running collective: ALLREDUCE",
@@ -95,7 +131,8 @@ TABLE = (
         ("lagging", "never joined any", "but didn't join", "haven't joined"),
         r"ranks? \[(?P<ranks>[\d, ]+)\] are the lagging|\[(?P<rank>\d+)\] (?:has |have )?never joined any|"
         r"Rank (?P<rank2>\d+) (?:is|was) lagging",
-        "\t - To our best knowledge, ranks [4] are the lagging ranks that caused this timeout. They never joined any collectives",
+        "\t - To our best knowledge, ranks [4] are the lagging ranks that caused this timeout. They never "
+        "joined any collectives",
         depth=40,
     ),
     S(
@@ -114,4 +151,4 @@ TABLE = (
         "host1:5:5 [0] NCCL WARN RAS peer 192.0.2.9 is considered dead",
         depth=38,
     ),
-)  # fmt: skip
+)

@@ -8,15 +8,25 @@ TABLE = (
     S(
         "mem.cuda_oom/torch",
         "mem.cuda_oom",
-        ("out of memory", "OutOfMemoryError", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "RESOURCE_EXHAUSTED"),
-        r"(?:CUDA|HIP|XPU|NPU) out of memory\.? Tried|(?:CUDA|HIP) out of memory\b(?=\.|$)|\bOutOfMemoryError\b(?!.*Java)|"
+        (
+            "out of memory",
+            "OutOfMemoryError",
+            "OUT_OF_MEMORY",
+            "cudaErrorMemoryAllocation",
+            "ALLOC_FAILED",
+            "RESOURCE_EXHAUSTED",
+        ),
+        r"(?:CUDA|HIP|XPU|NPU) out of memory\.? Tried|(?:CUDA|HIP) out of memory\b(?=\.|$)|\bOutOfMemoryError\b(?!.*"
+        r"Java)|"
         r"(?:CUDA|HIP|Cuda|cuda)(?: driver| runtime)? ?(?:[Ff]ailure|error):?(?: \d+)? ?:?'?\(?(?:\d+ )?out of memory|"
         r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|"
         r"RESOURCE_EXHAUSTED: Out of memory",
-        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.11 GiB",
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a "
+        "total capacity of 79.11 GiB",
         blame="both",
         depth=20,
-        unless=r"(?i)NCCL INFO|java\.lang|skipp(?:ed|ing)|retry(?:ing)? with (?:a )?smaller|batch size finder|will be retried|recovered from",
+        unless=r"(?i)NCCL INFO|java\.lang|skipp(?:ed|ing)|retry(?:ing)? with (?:a )?smaller|batch size "
+        r"finder|will be retried|recovered from",
     ),
     S(
         "fact:nccl_alloc",
@@ -30,7 +40,8 @@ TABLE = (
         "mem.host_oom/kernel",
         "mem.host_oom",
         ("ut of memory", "oom-kill", "oom_reaper"),
-        r"(?:^|[: ])(?:Memory cgroup out of memory|Out of memory)(?:: Kill(?:ed)? process| \(oom_kill_allocating_task\))|^oom-kill:|^oom_reaper: reaped",
+        r"(?:^|[: ])(?:Memory cgroup out of memory|Out of memory)(?:: Kill(?:ed)? process| \(oom_kill_allocating_tas"
+        r"k\))|^oom-kill:|^oom_reaper: reaped",
         "host7 kernel: Memory cgroup out of memory: Killed process 14750 (pt_main_thread) total-vm:412004512kB",
         blame="host",
         depth=12,
@@ -39,9 +50,19 @@ TABLE = (
     S(
         "mem.host_oom/slurm",
         "mem.host_oom",
-        ("oom-kill", "oom_kill", "Out Of Memory", "out-of-memory handler", "memory limit", "OOM Killed", "OOMKilled", "OUT_OF_ME"),
+        (
+            "oom-kill",
+            "oom_kill",
+            "Out Of Memory",
+            "out-of-memory handler",
+            "memory limit",
+            "OOM Killed",
+            "OOMKilled",
+            "OUT_OF_ME",
+        ),
         r"(?i:detected [1-9]\d* oom[-_]kill event)|srun: error: (?P<host>[\w.-]+): tasks? [\d,-]+: Out Of Memory|"
-        r"killed by the cgroup out-of-memory handler|exceeded (?:job |step |virtual )?memory limit.*(?:kill|at some point)|"
+        r"killed by the cgroup out-of-memory handler|exceeded (?:job |step |virtual )?memory limit.*(?:kill|"
+        r"at some point)|"
         r"\bOOMKilled\b|\bOUT_OF_ME(?:MORY|\+)",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=4412.0. Some of the step tasks have been OOM Killed.",
         blame="host",
@@ -50,10 +71,19 @@ TABLE = (
     S(
         "mem.host_oom/user",
         "mem.host_oom",
-        ("MemoryError", "annot allocate memory", "can't allocate memory", "nable to allocate", "not enough memory: you tried", "std::bad_alloc"),
-        r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory|"
+        (
+            "MemoryError",
+            "annot allocate memory",
+            "can't allocate memory",
+            "nable to allocate",
+            "not enough memory: you tried",
+            "std::bad_alloc",
+        ),
+        r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|DefaultCPUAllocator: "
+        r"(?:can't allocate|not enough) memory|"
         r"what\(\): +std::bad_alloc",
-        "[rank2]: RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "[rank2]: RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+        "allocate memory: you "
         "tried to allocate 8589934592 bytes. Error code 12 (Cannot allocate memory)",
         blame="both",
         depth=22,
@@ -63,8 +93,10 @@ TABLE = (
         "mem.shm_exhausted/nccl",
         "mem.shm_exhausted",
         ("/dev/shm", "shared memory segment"),
-        r"failed to extend /dev/shm|Error while creating shared memory segment|(?:No space left on device|Disk quota).*/dev/shm|/dev/shm.*No space left",
-        "host1:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes",
+        r"failed to extend /dev/shm|Error while creating shared memory segment|(?:No space left on device|"
+        r"Disk quota).*/dev/shm|/dev/shm.*No space left",
+        "host1:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB "
+        "to 5967876 bytes",
         blame="both",
         depth=18,
         unless=r"NCCL INFO",
@@ -73,12 +105,15 @@ TABLE = (
         "mem.shm_exhausted/torch",
         "mem.shm_exhausted",
         ("hared memory", "shm", "/torch_"),
-        r"insufficient shared memory|workers? are out of shared memory|shared memory object </?torch_[^>]*>.*(?:No space|Cannot allocate|Too many)|"
-        r"(?:unable to (?:write to file|mmap|resize)|could not (?:open|unlink)).*</?torch_\d|out of shared memory\b(?!.*Required)|"
+        r"insufficient shared memory|workers? are out of shared memory|shared memory object </?torch_[^>]*>.*(?:No "
+        r"space|Cannot allocate|Too many)|"
+        r"(?:unable to (?:write to file|mmap|resize)|could not (?:open|unlink)).*</?torch_\d|out of shared "
+        r"memory\b(?!.*Required)|"
         r"[Nn]o space left on device: '?/torch_",
-        "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's workers "
+        "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that "
+        "dataloader's workers "
         "are out of shared memory.",
         blame="both",
         depth=18,
     ),
-)  # fmt: skip
+)

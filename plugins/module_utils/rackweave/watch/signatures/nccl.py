@@ -10,7 +10,8 @@ TABLE = (
         "nccl.duplicate_gpu",
         ("Duplicate GPU",),
         r"Duplicate GPU detected ?: rank (?P<rank>\d+) and rank (?P<rank2>\d+)",
-        "host8:59522:59993 [0] init.cc:795 NCCL WARN Duplicate GPU detected : rank 6 and rank 4 both on CUDA device 31000",
+        "host8:59522:59993 [0] init.cc:795 NCCL WARN Duplicate GPU detected : rank 6 and rank 4 both "
+        "on CUDA device 31000",
         blame="host",
         depth=24,
     ),
@@ -19,7 +20,8 @@ TABLE = (
         "nccl.version_mismatch",
         ("ismatched NCCL version", "NCCL version mismatch"),
         r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)|NCCL version mismatch",
-        "host1:5:5 [0] init.cc:1100 NCCL WARN Mismatched NCCL version detected : rank 3 version 22803 rank 0 version 22005",
+        "host1:5:5 [0] init.cc:1100 NCCL WARN Mismatched NCCL version detected : rank 3 version 22803 "
+        "rank 0 version 22005",
         blame="host",
         depth=24,
     ),
@@ -61,8 +63,9 @@ TABLE = (
         "fact:nccl_frame",
         "fact:nccl_frame",
         ("libnccl", "librccl", "nccl"),
-        r"^\s*(?:\[?#? ?\d+\]?|\[[^\]]*\] \[ ?\d+\]|==+)?\s*(?:0x[0-9a-f]+ )?.*(?:lib[nr]ccl[\w.-]*\.so[\w.]*\s*\(|/lib[nr]ccl[\w.-]*\.so[\w.]*\b|in (?:p?nccl[A-Z]\w+) ?\()",
+        r"^\s*(?:\[?#? ?\d+\]?|\[[^\]]*\] \[ ?\d+\]|==+)?\s*(?:0x[0-9a-f]+ )?.*(?:lib[nr]ccl[\w.-]*\.so[\w.]*\s*\(|"
+        r"/lib[nr]ccl[\w.-]*\.so[\w.]*\b|in (?:p?nccl[A-Z]\w+) ?\()",
         " 2  /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5a3f0) [0x7f2a]",
         unless=r"NCCL (?:INFO|WARN)|Plugin|plugin|[Ll]oad(?:ed|ing)|version|cannot open|ImportError|LD_PRELOAD",
     ),
-)  # fmt: skip
+)

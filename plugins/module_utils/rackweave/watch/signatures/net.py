@@ -71,10 +71,12 @@ TABLE = (
         "net.qp_connect_failed/modify",
         "net.qp_connect_failed",
         ("ibv_modify_qp", "odify QP", "odify qp"),
-        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:Connection timed out|Network is unreachable|No route to host|"
+        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:Connection timed out|Network is unreachable|"
+        r"No route to host|"
         r"Connection refused|Invalid argument|Remote I/O error|Transport endpoint|Resource temporarily|Unknown error)|"
         r"[Ff]ailed to modify QP.* to (?:RTR|RTS)",
-        "host3:4940:4960 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
+        "host3:4940:4960 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Connection "
+        "timed out",
         blame="both",
         unless=r"NCCL INFO|retrying|local GID (?:fe80::|::,)",
     ),
@@ -100,7 +102,8 @@ TABLE = (
         "net.gid_config/modify",
         "net.gid_config",
         ("ibv_modify_qp",),
-        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:No such device|No such file|No data available|Cannot assign requested|"
+        r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:No such device|No such file|No data available|"
+        r"Cannot assign requested|"
         r"Address not available)|ibv_modify_qp failed .*local GID (?:fe80::|::,)",
         "host8:1330:1391 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error No such device",
         blame="both",
@@ -112,7 +115,8 @@ TABLE = (
         "net.gid_config",
         ("RoceGetVersionNum", "ibv_query_gid", "GID", "gid"),
         r"failed in ncclIbRoceGetVersionNum|ibv_query_gid(?:_ex|_table)? failed|"
-        r"(?i:(?:no|cannot find|could not find|failed to find) (?:a )?(?:usable |valid |suitable |matching )?(?:RoCE ?v?2? |IPv4 )*GID\b)|"
+        r"(?i:(?:no|cannot find|could not find|failed to find) (?:a )?(?:usable |valid |suitable |matching "
+        r")?(?:RoCE ?v?2? |IPv4 )*GID\b)|"
         r"(?i:\bGID (?:index )?\d* ?(?:is |was )?(?:not found|not valid|invalid|is empty|out of range|does not exist))|"
         r"(?i:invalid (?:s?gid[_ ]?index|GID)\b)|(?i:failed to (?:get|read|query) (?:s?gid|gid index))",
         "host2:4420:4477 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
@@ -126,8 +130,10 @@ TABLE = (
         "net.mr_reg_failed",
         ("ibv_reg_", "ibv_create_cq", "ibv_alloc_pd", "ibv_create_qp", "ibv_create_comp", "ibv_create_srq"),
         r"ibv_reg_(?:mr|dmabuf_mr)\w*(?:\(.*\))? failed|"
-        r"ibv_(?:create_cq|alloc_pd|create_qp|create_comp_channel|create_srq)\w*(?:\(.*\))? failed(?: with)?(?: error)?:? ?(?:\d+ )?Cannot allocate memory",
-        "host1:551:590 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+        r"ibv_(?:create_cq|alloc_pd|create_qp|create_comp_channel|create_srq)\w*(?:\(.*\))? failed(?: "
+        r"with)?(?: error)?:? ?(?:\d+ )?Cannot allocate memory",
+        "host1:551:590 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot "
+        "allocate memory",
         blame="both",
         unless=r"NCCL INFO",
         depth=27,
@@ -136,9 +142,11 @@ TABLE = (
         "net.mr_reg_failed/other",
         "net.mr_reg_failed",
         ("register memory", "register mr", "memory region", "locked memory", "reg_mr"),
-        r"(?i)(?:unable|failed|could ?n[o']t) (?:to )?register (?:a )?(?:memory|mr)\b|(?:unable|failed) to create (?:a )?memory region|"
+        r"(?i)(?:unable|failed|could ?n[o']t) (?:to )?register (?:a )?(?:memory|mr)\b|(?:unable|failed)"
+        r" to create (?:a )?memory region|"
         r"max(?:imum)? locked memory.*(?:unlimited|ulimit)|couldn't allocate MR",
-        "host1:9:9 [0] NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
+        "host1:9:9 [0] NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot "
+        "allocate memory",
         blame="both",
         depth=27,
     ),
@@ -155,7 +163,15 @@ TABLE = (
     S(
         "net.ib_init_failed/open",
         "net.ib_init_failed",
-        ("ibv_open_device", "open device", "libibverbs", "ibv_get_device_list", "ibv_query_device", "ibv_query_port", "query device"),
+        (
+            "ibv_open_device",
+            "open device",
+            "libibverbs",
+            "ibv_get_device_list",
+            "ibv_query_device",
+            "ibv_query_port",
+            "query device",
+        ),
         r"ibv_open_device failed|NET/IB\S* ?: Unable to (?:open|query) (?:device|port)|Failed to open libibverbs|"
         r"ibv_(?:get_device_list|query_device\w*|query_port) failed|Failed to query device",
         "host3:1201:1260 [0] transport/net_ib.cc:148 NCCL WARN NET/IB : Unable to open device mlx5_bond_0",
@@ -177,7 +193,8 @@ TABLE = (
         "net.bootstrap_unreachable/connect",
         "net.bootstrap_unreachable",
         ("onnect to", "connect returned", "socketFinalizeConnect"),
-        r"(?:socketStartConnect|socketPollConnect|socketFinalizeConnect|socketConnect\w*): ?(?:Connect|connect) to " + _peer(1) + r" "
+        r"(?:socketStartConnect|socketPollConnect|socketFinalizeConnect|socketConnect\w*): ?(?:Connect|"
+        r"connect) to " + _peer(1) + r" "
         r"(?:failed|returned)|Call to connect (?:to )?" + _peer(2) + r" (?:returned|failed)|"
         r"^(?:\S+ )?NCCL WARN (?:Call to )?[Cc]onnect(?: to " + _peer(3) + r")? (?:returned|failed)",
         "host5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 192.0.2.14<56849> returned "
@@ -187,8 +204,16 @@ TABLE = (
     S(
         "net.bootstrap_unreachable/interface",
         "net.bootstrap_unreachable",
-        ("o socket interface found", "o interface found", "ind interface", "ind address for", "resolve address for", "bind to any interface"),
-        r"(?i)no (?:socket )?interface found|unable to find (?:address|interface) for: \S+|failed to find (?:an? )?interface\b|"
+        (
+            "o socket interface found",
+            "o interface found",
+            "ind interface",
+            "ind address for",
+            "resolve address for",
+            "bind to any interface",
+        ),
+        r"(?i)no (?:socket )?interface found|unable to find (?:address|interface) for: \S+|failed to find "
+        r"(?:an? )?interface\b|"
         r"unable to resolve address for",
         "host1:39:40 [0] NCCL WARN Bootstrap : no socket interface found",
         blame="host",
@@ -197,8 +222,10 @@ TABLE = (
         "net.bootstrap_unreachable/gloo",
         "net.bootstrap_unreachable",
         ("connectFullMesh failed", "onnect timeout", "SO_ERROR", "connect failed"),
-        r"[Cc]onnectFullMesh failed|gloo/transport/tcp/\w+\.cc:\d+\] (?:.*SO_ERROR: |connect(?:ion)? (?:timeout|failed)|[Cc]onnect timeout)",
-        "[rank1]: RuntimeError: Gloo connectFullMesh failed with [third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+        r"[Cc]onnectFullMesh failed|gloo/transport/tcp/\w+\.cc:\d+\] (?:.*SO_ERROR: |connect(?:ion)? (?:timeout|"
+        r"failed)|[Cc]onnect timeout)",
+        "[rank1]: RuntimeError: Gloo connectFullMesh failed with [third_party/gloo/gloo/transport/tcp/pair.cc:144] "
+        "no error",
         depth=34,
     ),
     S(
@@ -212,8 +239,13 @@ TABLE = (
         "net.peer_closed/nccl",
         "net.peer_closed",
         ("losed by remote peer", "Call to recv from", "Call to send to", "Call to recv", "failed : Broken pipe"),
-        r"Connection closed by remote peer " + _peer(1) + r"|Call to (?:recv from|send to|recv|send) " + _peer(2) + r" failed",
-        "host1:39964:40044 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer host2<57557>",
+        r"Connection closed by remote peer "
+        + _peer(1)
+        + r"|Call to (?:recv from|send to|recv|send) "
+        + _peer(2)
+        + r" failed",
+        "host1:39964:40044 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote "
+        "peer host2<57557>",
         role="cascade",
         depth=50,
         unless=r"NCCL INFO",
@@ -222,8 +254,11 @@ TABLE = (
         "net.peer_closed/gloo",
         "net.peer_closed",
         ("onnection closed by peer", "Connection reset by peer", "Broken pipe", "ead error"),
-        r"(?:Connection closed by peer|(?:[Rr]ead|[Ww]rite|writev|readv)(?: error)?) " + r"\[?(?P<peer>[A-Za-z0-9][\w.%-]*|[0-9a-fA-F:.]+(?:%\w+)?)\]?:\d+(?::|\.|,|\s|$)",
-        "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [192.0.2.22]:50366: Connection reset by peer.",
+        r"(?:Connection closed by peer|(?:[Rr]ead|[Ww]rite|writev|readv)(?: error)?) "
+        + r"\[?(?P<peer>[A-Za-z0-9][\w.%-]*|[0-9a-fA-F:.]+(?:%\w+)?)\]?:\d+(?::|"
+        r"\.|,|\s|$)",
+        "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [192.0.2.22]:50366: Connection "
+        "reset by peer.",
         role="cascade",
         depth=50,
     ),
@@ -232,7 +267,8 @@ TABLE = (
         "net.peer_closed",
         ("recvValue", "sendBytes", "store->get", "TCPStore"),
         r"(?:recvValue\w*|sendBytes|recvBytes) failed on |store->get\('\d+'\) got error: (?!.*wait timeout)",
-        "[rank3]:[W socket.cpp] [c10d] recvValue failed on SocketImpl(fd=64, addr=[host1]:53312, remote=[host0]:29500): "
+        "[rank3]:[W socket.cpp] [c10d] recvValue failed on SocketImpl(fd=64, addr=[host1]:53312, remote=[host0]:295"
+        "00): "
         "Connection reset by peer",
         role="cascade",
         depth=66,
@@ -252,7 +288,8 @@ TABLE = (
         "net.peermem_invalid_context",
         ("invalid context",),
         r"(?:nvidia[-_]peermem|nv_peer_mem|nv_get_p2p|nv_mem_).*(?i:detected invalid context)",
-        "host3 kernel: nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+        "host3 kernel: nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping "
+        "further processing",
         blame="host",
         depth=85,
     ),
@@ -262,20 +299,35 @@ TABLE = (
         ("nsufficient power", "power budget", "Power budget"),
         r"(?i)detected insufficient power on the PCIe slot|insufficient power (?:was )?(?:detected|supplied|budget)|"
         r"(?:module|port).*(?:high power|power budget) (?:exceeded|is not supported)|power budget exceeded",
-        "host8 kernel: mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 2): Detected insufficient power on the PCIe slot (27W).",
+        "host8 kernel: mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 2): Detected insufficient power "
+        "on the PCIe slot (27W).",
         blame="host",
         depth=82,
     ),
     S(
         "net.link_degraded/speed",
         "net.link_degraded",
-        ("speed change", "Could be", "egraded", "educed speed", "educed width", "educed rate", "ymbol error", "ymbolError", "ink width", "FEC", "BER"),
-        r"(?i)\b(?:port|link|NET/IB).*speed change|\( ?Could be [\d.x]+|(?:link|port|cable)\b.{0,40}\bdegraded|degraded (?:link|speed|width)\b|"
-        r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol ?error\w*|effective BER|raw BER).{0,40}(?:exceed|above|over|too high|threshold)|"
+        (
+            "speed change",
+            "Could be",
+            "egraded",
+            "educed speed",
+            "educed width",
+            "educed rate",
+            "ymbol error",
+            "ymbolError",
+            "ink width",
+            "FEC",
+            "BER",
+        ),
+        r"(?i)\b(?:port|link|NET/IB).*speed change|\( ?Could be [\d.x]+|(?:link|port|cable)\b.{0,40}\bdegraded|"
+        r"degraded (?:link|speed|width)\b|"
+        r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol ?error\w*|effective BER|raw BER)"
+        r".{0,40}(?:exceed|above|over|too high|threshold)|"
         r"link width.{0,30}(?:x\d+).{0,30}(?:expected|instead|of x\d+)",
         "host2:20:21 [0] transport/net_ib.cc:190 NCCL WARN NET/IB : mlx5_3:1 speed change detected",
         blame="host",
         unless=r"(?i:not degraded|NVLink|RAID|\bmd\d|array)|\bGPU\b",
         depth=80,
     ),
-)  # fmt: skip
+)

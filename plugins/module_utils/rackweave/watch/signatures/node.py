@@ -8,12 +8,23 @@ TABLE = (
     S(
         "node.cpu_lockup/kernel",
         "node.cpu_lockup",
-        ("soft lockup", "ard LOCKUP", "hard lockup", "detected stall", "self-detected stall", "Machine Check", "Kernel panic", "kernel panic", "detected expedited"),
-        r"\bBUG: soft lockup|(?:detected )?hard (?:LOCKUP|lockup) on cpu|rcu\w*:? .{0,40}(?:self-)?detected (?:expedited )?stalls?\b|"
+        (
+            "soft lockup",
+            "ard LOCKUP",
+            "hard lockup",
+            "detected stall",
+            "self-detected stall",
+            "Machine Check",
+            "Kernel panic",
+            "kernel panic",
+            "detected expedited",
+        ),
+        r"\bBUG: soft lockup|(?:detected )?hard (?:LOCKUP|lockup) on cpu|rcu\w*:? .{0,40}(?:self-)?detected "
+        r"(?:expedited )?stalls?\b|"
         r"Machine Check Exception|\[Hardware Error\]: .*Machine Check|Kernel panic - not syncing",
         "host2 kernel: watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]",
         blame="host",
         depth=16,
         unless=r"(?i)corrected error|softlockup_panic|soft lockup detector",
     ),
-)  # fmt: skip
+)

@@ -9,25 +9,37 @@ TABLE = (
         "num.sdc_persistent/megatron",
         "num.sdc_persistent",
         ("ossible persistent error", "not reproducible on a different GPU", "FAILED_ON_RESULT_VALIDATION"),
-        r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible persistent error|not reproducible on a different GPU)|"
+        r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible persistent error|not reproducible "
+        r"on a different GPU)|"
         r"Possible persistent error!|not reproducible on a different GPU",
-        "ERROR:megatron.core.rerun_state_machine:Rank 3, node host1, device 3, iteration #3021: Possible persistent error!",
+        "ERROR:megatron.core.rerun_state_machine:Rank 3, node host1, device 3, iteration #3021: Possible "
+        "persistent error!",
         depth=17,
     ),
     S(
         "num.sdc_suspect/megatron",
         "num.sdc_suspect",
-        ("ossible transient error", "not reproducible within the tolerance", "rerun on a different GPU", "is reproducible within the tolerance", "RESUME_TO_DISAMBIGUATE"),
-        r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible transient error|reproducible within the tolerance|rerun on a different GPU)|"
-        r"Possible transient error!|First rerun: unexpected result is (?:not )?reproducible|Need to rerun on a different GPU",
-        "ERROR:megatron.core.rerun_state_machine:Rank 3, node host1, device 3, iteration #3021: Possible transient error!",
+        (
+            "ossible transient error",
+            "not reproducible within the tolerance",
+            "rerun on a different GPU",
+            "is reproducible within the tolerance",
+            "RESUME_TO_DISAMBIGUATE",
+        ),
+        r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible transient error|reproducible "
+        r"within the tolerance|rerun on a different GPU)|"
+        r"Possible transient error!|First rerun: unexpected result is (?:not )?reproducible|Need to rerun "
+        r"on a different GPU",
+        "ERROR:megatron.core.rerun_state_machine:Rank 3, node host1, device 3, iteration #3021: Possible "
+        "transient error!",
         depth=18,
     ),
     S(
         "num.sdc_suspect/other",
         "num.sdc_suspect",
         ("ilent data corruption", "SDC", "hecksum mismatch across", "replicas differ", "eplica mismatch"),
-        r"(?i)silent data corruption (?:suspected|detected|found)|\bSDC (?:suspected|detected)|(?:gradient|parameter|weight|replica)\w* (?:checksum|hash)(?:es)? (?:mismatch|differ)",
+        r"(?i)silent data corruption (?:suspected|detected|found)|\bSDC (?:suspected|detected)|(?:gradient|"
+        r"parameter|weight|replica)\w* (?:checksum|hash)(?:es)? (?:mismatch|differ)",
         "[rank5]: ERROR silent data corruption suspected: gradient checksum mismatch across data-parallel replicas",
         blame="both",
         depth=18,
@@ -37,12 +49,18 @@ TABLE = (
         "num.nan/text",
         "num.nan",
         ("NaN", "nan", "Nan", "inf "),
-        r"found (?:NaN|Inf)(?: or Inf)? in (?:local )?(?:grad|forward loss|loss)|(?i:\bloss (?:is|became|was|turned|has become|diverged to)(?: now)?:? \(?(?:nan|inf))|"
-        r"returned nan values in its \d+th output|(?i:\b(?:nan|inf)(?:/inf)? (?:loss|gradients?|grad norm)(?: (?:was |were |is )?(?:detected|encountered|found))?\b)|"
-        r"(?i:(?:loss|grad(?:ient)?s?(?: norm)?) (?:contains?|is|are|has) (?:a )?(?:nan|inf|not finite|non-finite))|(?i:non-?finite (?:loss|grad\w*)(?:.{0,20}(?:detected|stop|abort|:))?)",
-        "AssertionError: Rank 5: found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication",
+        r"found (?:NaN|Inf)(?: or Inf)? in (?:local )?(?:grad|forward loss|loss)|(?i:\bloss (?:is|became|"
+        r"was|turned|has become|diverged to)(?: now)?:? \(?(?:nan|inf))|"
+        r"returned nan values in its \d+th output|(?i:\b(?:nan|inf)(?:/inf)? (?:loss|gradients?|grad norm)"
+        r"(?: (?:was |were |is )?(?:detected|encountered|found))?\b)|"
+        r"(?i:(?:loss|grad(?:ient)?s?(?: norm)?) (?:contains?|is|are|has) (?:a )?(?:nan|inf|not finite|"
+        r"non-finite))|(?i:non-?finite (?:loss|grad\w*)(?:.{0,20}(?:detected|stop|abort|:))?)",
+        "AssertionError: Rank 5: found NaN in local grad norm for bucket #0 in backward pass before data-parallel "
+        "communication",
         depth=21,
-        unless=r"(?i)check[_ -]?for[_ -]?nan|nan iterations|no nan|nan_to_num|isnan|skip(?:ping|ped)? (?:this )?(?:step|batch|update)|allow_nan|nan[_-]in[_-]loss|OVERFLOW!|rerun_state_machine:Unexpected|abort_on_nan|detect_anomaly|=\s*(?:true|false)\b",
+        unless=r"(?i)check[_ -]?for[_ -]?nan|nan iterations|no nan|nan_to_num|isnan|skip(?:ping|ped)? "
+        r"(?:this )?(?:step|batch|update)|allow_nan|nan[_-]in[_-]loss|OVERFLOW!|rerun_state_machine:Unexpecte"
+        r"d|abort_on_nan|detect_anomaly|=\s*(?:true|false)\b",
     ),
     S(
         "fact:nan_rank",
@@ -56,7 +74,8 @@ TABLE = (
         "num.fp16_scale_exhausted/text",
         "num.fp16_scale_exhausted",
         ("loss scale already at minimum", "inimum loss scale reached", "loss scale has been reduced to"),
-        r"[Cc]urrent loss scale already at minimum|Minimum loss scale reached|Loss scale .{0,30}(?:below|reached).{0,20}minimum",
+        r"[Cc]urrent loss scale already at minimum|Minimum loss scale reached|Loss scale .{0,30}(?:below|"
+        r"reached).{0,20}minimum",
         "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
         depth=20,
     ),
@@ -69,4 +88,4 @@ TABLE = (
         depth=72,
         unless=r"(?i)no loss spike|spike[_ -]?(?:detector|detection|factor|threshold)|loss_spike\w*\s*[=.:]",
     ),
-)  # fmt: skip
+)

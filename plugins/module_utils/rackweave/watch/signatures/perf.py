@@ -9,17 +9,20 @@ TABLE = (
         "perf.straggler/text",
         "perf.straggler",
         ("traggler", "slow rank", "lowest rank", "Slow rank", "slow node"),
-        r"(?i)stragglers?[^|\n]{0,60}?\brank[s]?[ :=#]*\[?\{?(?P<rank>\d+)|\brank[ :=#]*(?P<rank2>\d+)[^|\n]{0,60}?(?:is|as|was|identified as|detected as|flagged as)? ?(?:a |the )?straggler\b|"
+        r"(?i)stragglers?[^|\n]{0,60}?\brank[s]?[ :=#]*\[?\{?(?P<rank>\d+)|\brank[ :=#]*(?P<rank2>\d+)"
+        r"[^|\n]{0,60}?(?:is|as|was|identified as|detected as|flagged as)? ?(?:a |the )?straggler\b|"
         r"(?:slow(?:est)? rank)[ :=#]*(?P<rank3>\d+)(?=.{0,60}(?:slower|behind|x\b))",
         "WARNING:straggler: rank 12 is a straggler: forward 412 ms against a median of 201 ms",
         depth=83,
-        unless=r"(?i)no stragglers?|0 stragglers|straggler[_-](?:detect|minmax|report|ctrlr)\w*\s*[=.:]|straggler (?:detection|minmax|report interval)\s*[=.:]|stragglers?: \[\]|disabled|enabled",
+        unless=r"(?i)no stragglers?|0 stragglers|straggler[_-](?:detect|minmax|report|ctrlr)\w*\s*[=.:]|"
+        r"straggler (?:detection|minmax|report interval)\s*[=.:]|stragglers?: \[\]|disabled|enabled",
     ),
     S(
         "perf.straggler/node",
         "perf.straggler",
         ("traggler",),
-        r"(?i)\bnode[ :=#]*(?P<host>[a-z][\w.-]*\d[\w.-]*)[^|\n]{0,40}straggler|stragglers?[^|\n]{0,30}node[s]?[ :=#]*\[?'?(?P<host2>[a-z][\w.-]*\d[\w.-]*)",
+        r"(?i)\bnode[ :=#]*(?P<host>[a-z][\w.-]*\d[\w.-]*)[^|\n]{0,40}straggler|stragglers?[^|\n]{0,30}node[s]?[ "
+        r":=#]*\[?'?(?P<host2>[a-z][\w.-]*\d[\w.-]*)",
         "[2026-01-01 10:00:00] [WARNING] node host12 is a straggler (check took 41 s, median 12 s)",
         depth=83,
         unless=r"(?i)no stragglers?|0 stragglers|not a straggler",
@@ -28,7 +31,8 @@ TABLE = (
         "perf.straggler/throttle",
         "perf.straggler",
         ("Slowdown", "throttl", "Throttl"),
-        r"(?i)(?:HW|SW) (?:thermal |power brake )?slowdown\s*:\s*active\b|(?:gpu|clocks?)\b.{0,40}(?:thermal|power)\w* throttl(?:ed|ing)",
+        r"(?i)(?:HW|SW) (?:thermal |power brake )?slowdown\s*:\s*active\b|(?:gpu|clocks?)\b.{0,40}(?:thermal|"
+        r"power)\w* throttl(?:ed|ing)",
         "host3:        HW Thermal Slowdown                        : Active",
         blame="both",
         depth=84,
@@ -38,9 +42,10 @@ TABLE = (
         "perf.slowdown/text",
         "perf.slowdown",
         ("lowdown", "slower than", "throughput dropped", "Throughput dropped", "hroughput degrad"),
-        r"(?i)throughput (?:has )?(?:dropped|degraded|fell)\b.{0,40}\d|(?:all ranks|every rank|step time|iteration time)\b.{0,60}(?:slower than|[\d.]+x slower)|slowdown (?:was )?detected",
+        r"(?i)throughput (?:has )?(?:dropped|degraded|fell)\b.{0,40}\d|(?:all ranks|every rank|step time|"
+        r"iteration time)\b.{0,60}(?:slower than|[\d.]+x slower)|slowdown (?:was )?detected",
         "WARNING: throughput dropped from 412 to 201 TFLOP/s/GPU on all ranks",
         depth=84,
         unless=r"(?i)no slowdown|slowdown\s*:\s*(?:not )?active|rank \d+",
     ),
-)  # fmt: skip
+)

@@ -9,7 +9,8 @@ TABLE = (
         "slurm.node_fail/srun",
         "slurm.node_fail",
         ("ode failure on", "failure of node", "setting DOWN", "NODE_FAIL", "odes ", "DUE TO NODE FAILURE"),
-        r"(?:srun|salloc|sbatch): error: Node failure on (?P<hosts>\S+)|due to failure of node (?P<hosts2>[\w.\[\],-]+)|[Nn]odes? (?P<hosts3>[\w.\[\],-]+) not responding, setting DOWN|"
+        r"(?:srun|salloc|sbatch): error: Node failure on (?P<hosts>\S+)|due to failure of node (?P<hosts2>[\w.\[\],-"
+        r"]+)|[Nn]odes? (?P<hosts3>[\w.\[\],-]+) not responding, setting DOWN|"
         r"node (?P<hosts4>[\w.\[\],-]+) (?:is )?(?:now )?(?:set(?:ting)? (?:to )?)?DOWN\b(?!\*)",
         "srun: error: Node failure on host5",
         depth=28,
@@ -19,20 +20,23 @@ TABLE = (
         "fact:node_failure_line",
         ("DUE TO NODE FAILURE", "NODE_FAIL"),
         r"CANCELLED AT \S+ DUE TO NODE FAILURE|\bNODE_FAIL\b",
-        "slurmstepd: error: *** STEP 4412.0 ON host1 CANCELLED AT 2026-08-02T03:12:55 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+        "slurmstepd: error: *** STEP 4412.0 ON host1 CANCELLED AT 2026-08-02T03:12:55 DUE TO NODE FAILURE, "
+        "SEE SLURMCTLD LOG FOR DETAILS ***",
     ),
     S(
         "fact:not_responding",
         "fact:not_responding",
         ("not responding", "now responding", "returned to service"),
-        r"Nodes? (?P<hosts>[\w.\[\],-]+) (?P<state>not responding|now responding|returned to service)|[Nn]ode (?P<hosts2>[\w.\[\],-]+) (?P<state2>now responding|returned to service)",
+        r"Nodes? (?P<hosts>[\w.\[\],-]+) (?P<state>not responding|now responding|returned to service)|"
+        r"[Nn]ode (?P<hosts2>[\w.\[\],-]+) (?P<state2>now responding|returned to service)",
         "[2026-08-02T03:07:55.120] error: Nodes host5 not responding",
     ),
     S(
         "slurm.time_limit/slurm",
         "slurm.time_limit",
         ("DUE TO TIME LIMIT", "TIMEOUT", "exhausted its time", "TimeLimit", "ime limit"),
-        r"DUE TO TIME LIMIT|(?:Time limit exhausted|exceeded time limit|exhausted its time limit) (?:for )?(?:JobId=|job )?\d*|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bTIMEOUT\b|JobState=TIMEOUT",
+        r"DUE TO TIME LIMIT|(?:Time limit exhausted|exceeded time limit|exhausted its time limit) (?:for "
+        r")?(?:JobId=|job )?\d*|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bTIMEOUT\b|JobState=TIMEOUT",
         "slurmstepd: error: *** JOB 4412 ON host1 CANCELLED AT 2026-08-02T09:09:37 DUE TO TIME LIMIT ***",
         depth=32,
     ),
@@ -40,7 +44,8 @@ TABLE = (
         "slurm.preempted/slurm",
         "slurm.preempted",
         ("DUE TO PREEMPTION", "PREEMPTED", "reempted", "preempting"),
-        r"DUE TO PREEMPTION|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bPREEMPTED\b|JobState=PREEMPTED|(?:JobId=\d+|job \d+)\b.{0,60}\b[Pp]reempted\b|[Pp]reempted (?:JobId=|job )\d+",
+        r"DUE TO PREEMPTION|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bPREEMPTED\b|JobState=PREEMPTED|(?:JobId=\d+|"
+        r"job \d+)\b.{0,60}\b[Pp]reempted\b|[Pp]reempted (?:JobId=|job )\d+",
         "slurmstepd: error: *** STEP 4412.0 ON host1 CANCELLED AT 2026-08-02T09:09:37 DUE TO PREEMPTION ***",
         depth=32,
     ),
@@ -48,15 +53,29 @@ TABLE = (
         "fact:cancelled",
         "fact:cancelled",
         ("CANCELLED AT", "DUE TO JOB REQUEUE", "Job/step aborted", "death signal", "SignalException"),
-        r"CANCELLED AT \S+(?! DUE TO)|DUE TO JOB REQUEUE|Received \d+ death signal|SignalException: Process \d+ got signal",
+        r"CANCELLED AT \S+(?! DUE TO)|DUE TO JOB REQUEUE|Received \d+ death signal|SignalException: Process "
+        r"\d+ got signal",
         "slurmstepd: error: *** STEP 4412.0 ON host2 CANCELLED AT 2026-08-02T17:00:00 ***",
         role="teardown",
     ),
     S(
         "slurm.requeued_held/reason",
         "slurm.requeued_held",
-        ("requeued held", "requeued in held", "equeue and hold", "requeued and held", "JobHeldAdmin", "SPECIAL_EXIT", "REQUEUE_HOLD", "equeueHold", "Prolog error", "rolog", "launch fail"),
-        r"\((?:job )?(?:launch (?:failed|failure)(?: limit exceeded)?,? )?requeued(?: and| in)? held(?: state)?\)|(?i:requeued (?:in|and) held)|JobHeldAdmin|SPECIAL_EXIT|REQUEUE_HOLD|"
+        (
+            "requeued held",
+            "requeued in held",
+            "equeue and hold",
+            "requeued and held",
+            "JobHeldAdmin",
+            "SPECIAL_EXIT",
+            "REQUEUE_HOLD",
+            "equeueHold",
+            "Prolog error",
+            "rolog",
+            "launch fail",
+        ),
+        r"\((?:job )?(?:launch (?:failed|failure)(?: limit exceeded)?,? )?requeued(?: and| in)? held(?: "
+        r"state)?\)|(?i:requeued (?:in|and) held)|JobHeldAdmin|SPECIAL_EXIT|REQUEUE_HOLD|"
         r"(?i:launch fail\w*(?: limit exceeded)? requeued held)",
         "  4412       gpu   mds-3d     user  PENDING       0:00 1-00:00:00     8 (launch failed requeued held)",
         depth=24,
@@ -65,9 +84,11 @@ TABLE = (
         "slurm.requeued_held/prolog",
         "slurm.requeued_held",
         ("rolog",),
-        r"(?i:prolog|job env setup)(?:.{0,30}failure)? on node (?P<hosts>[\w.\[\],-]+), draining|(?i:prolog (?:launch )?fail\w*).{0,80}node(?:s|list)?[ =:]+(?P<hosts2>[\w.\[\],-]+)|"
+        r"(?i:prolog|job env setup)(?:.{0,30}failure)? on node (?P<hosts>[\w.\[\],-]+), draining|(?i:prolog "
+        r"(?:launch )?fail\w*).{0,80}node(?:s|list)?[ =:]+(?P<hosts2>[\w.\[\],-]+)|"
         r"(?i:prolog failed(?:,)? (?:status|rc)\b)",
-        "[2026-08-02T04:00:12.1] error: validate_node_specs: Prolog or job env setup failure on node host2, draining the node",
+        "[2026-08-02T04:00:12.1] error: validate_node_specs: Prolog or job env setup failure on node "
+        "host2, draining the node",
         blame="host",
         depth=25,
     ),
@@ -75,15 +96,29 @@ TABLE = (
         "fact:drain_row",
         "fact:drain_row",
         ("rolog error", "ill task failed", "Not responding", "NHC", "rain"),
-        r"^(?P<reason>Prolog error|Kill task failed|Not responding|Epilog error|batch job complete failure)\s+\S+\s+\S+\s+(?P<hosts>[\w.\[\],-]+)",
+        r"^(?P<reason>Prolog error|Kill task failed|Not responding|Epilog error|batch job complete failure)"
+        r"\s+\S+\s+\S+\s+(?P<hosts>[\w.\[\],-]+)",
         "Prolog error         slurm     2026-08-02T04:00:12 host2",
     ),
     S(
         "slurm.step_launch_failed/srun",
         "slurm.step_launch_failed",
-        ("Task launch for", "pplication launch failed", "aunch failed", "nable to create step", "job credential", "execve()", "nable to confirm allocation", "unge decode", "ob launch"),
-        r"Task launch for (?:StepId=)?\S+ failed on node (?P<hosts>[\w.\[\],-]+)|Application launch failed:|Job launch failed|"
-        r"Unable to create step for job \d+: (?!.*(?:gres|GRES|generic resource|temporarily unavailable|retrying))|Invalid job credential|Munge decode failed: .*(?:Expired|Rewound|Invalid|Replayed)|slurmstepd: error: execve\(\)|launch_tasks.*failed",
+        (
+            "Task launch for",
+            "pplication launch failed",
+            "aunch failed",
+            "nable to create step",
+            "job credential",
+            "execve()",
+            "nable to confirm allocation",
+            "unge decode",
+            "ob launch",
+        ),
+        r"Task launch for (?:StepId=)?\S+ failed on node (?P<hosts>[\w.\[\],-]+)|Application launch failed:|"
+        r"Job launch failed|"
+        r"Unable to create step for job \d+: (?!.*(?:gres|GRES|generic resource|temporarily unavailable|"
+        r"retrying))|Invalid job credential|Munge decode failed: .*(?:Expired|Rewound|Invalid|Replayed)"
+        r"|slurmstepd: error: execve\(\)|launch_tasks.*failed",
         "srun: error: Task launch for StepId=4412.0 failed on node host3: Socket timed out on send/recv operation",
         blame="host",
         depth=26,
@@ -92,15 +127,26 @@ TABLE = (
         "slurm.gres_invalid/submit",
         "slurm.gres_invalid",
         ("eneric resource", "GRES", "gres"),
-        r"Invalid generic resource \(gres\)|(?i:requested GRES option unsupported)|Invalid GRES|(?i:gres/\w+ .{0,40}(?:not (?:configured|found|valid)|invalid|unsupported))|Insufficient GRES available",
+        r"Invalid generic resource \(gres\)|(?i:requested GRES option unsupported)|Invalid GRES|(?i:gres/\w+ "
+        r".{0,40}(?:not (?:configured|found|valid)|invalid|unsupported))|Insufficient GRES available",
         "srun: error: Unable to create step for job 4412: Invalid generic resource (gres) specification",
         depth=22,
     ),
     S(
         "slurm.config_unavailable/submit",
         "slurm.config_unavailable",
-        ("node configuration is not available", "configuration not available", "can not be satisfied", "Node count specification invalid", "BadConstraints", "partition configuration", "More processors requested"),
-        r"Requested node configuration is not available|Requested partition configuration not available|Memory specification can not be satisfied|Node count specification invalid|\(BadConstraints\)|More processors requested than permitted",
+        (
+            "node configuration is not available",
+            "configuration not available",
+            "can not be satisfied",
+            "Node count specification invalid",
+            "BadConstraints",
+            "partition configuration",
+            "More processors requested",
+        ),
+        r"Requested node configuration is not available|Requested partition configuration not available|"
+        r"Memory specification can not be satisfied|Node count specification invalid|\(BadConstraints\)|"
+        r"More processors requested than permitted",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available",
         depth=22,
     ),
@@ -108,7 +154,9 @@ TABLE = (
         "slurm.controller_unreachable/any",
         "slurm.controller_unreachable",
         ("contact slurm controller", "lurm controller", "slurmctld"),
-        r"(?i)unable to contact slurm controller|slurm(?:ctld)?(?: primary| backup)? controller\b.{0,30}(?:not responding|down|unreachable)|slurmctld\)? (?:is |at \S+ is )?(?:not responding|DOWN\b|unreachable)|error: .*(?:connect|contact).{0,30}slurmctld",
+        r"(?i)unable to contact slurm controller|slurm(?:ctld)?(?: primary| backup)? controller\b.{0,30}(?:not "
+        r"responding|down|unreachable)|slurmctld\)? (?:is |at \S+ is )?(?:not responding|DOWN\b|unreachable)"
+        r"|error: .*(?:connect|contact).{0,30}slurmctld",
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         depth=70,
         unless=r"(?i)are UP|is UP\b|now responding",
@@ -117,7 +165,8 @@ TABLE = (
         "fact:controller_back",
         "fact:controller_back",
         ("ontroller", "lurmctld", "Submitted batch job"),
-        r"(?i)(?:re-?connected|connection (?:re-?established|restored)|now responding|is UP\b|are UP).{0,40}|Submitted batch job \d+|registered with slurmctld",
+        r"(?i)(?:re-?connected|connection (?:re-?established|restored)|now responding|is UP\b|are UP).{0,40}|"
+        r"Submitted batch job \d+|registered with slurmctld",
         "Slurmctld(primary) at head1 is UP",
         unless=r"(?i)Nodes? \S+ now",
     ),
@@ -125,9 +174,13 @@ TABLE = (
         "slurm.unkillable_step/stepd",
         "slurm.unkillable_step",
         ("NOT ENDING WITH SIGNALS", "not ending with signals", "nkillable", "ill task failed", "UNKILLABLE"),
-        r"ON (?P<host>\S+) AT \S+ DUE TO JOB NOT ENDING WITH SIGNALS|(?i:not ending with signals)|(?i:unkillable step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|on node\(?s?\)?=(?P<host4>[\w.-]+): Kill task failed|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)",
-        "slurmstepd: error: *** STEP 4412.0 STEPD TERMINATED ON host7 AT 2026-08-02T10:00:00 DUE TO JOB NOT ENDING WITH SIGNALS ***",
+        r"ON (?P<host>\S+) AT \S+ DUE TO JOB NOT ENDING WITH SIGNALS|(?i:not ending with signals)|(?i:unkillable "
+        r"step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|"
+        r"Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|on node\(?s?\)?=(?P<host4>[\w.-]+): Kill "
+        r"task failed|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)",
+        "slurmstepd: error: *** STEP 4412.0 STEPD TERMINATED ON host7 AT 2026-08-02T10:00:00 DUE TO JOB "
+        "NOT ENDING WITH SIGNALS ***",
         blame="host",
         depth=27,
     ),
-)  # fmt: skip
+)

@@ -9,7 +9,9 @@ TABLE = (
         "storage.io_error/errno",
         "storage.io_error",
         ("nput/output error", "EIO", "emote I/O error", "ead-only file system", "Errno", "os error"),
-        r"\[Errno (?:5|121|30)\] (?:Input/output error|Remote I/O error|Read-only file system)|(?:^|: )Input/output error\b|\(os error 5\)|(?:errno|error|failed with|rc)\W{1,3}-?EIO\b|: Read-only file system\b",
+        r"\[Errno (?:5|121|30)\] (?:Input/output error|Remote I/O error|Read-only file system)|(?:^|: "
+        r")Input/output error\b|\(os error 5\)|(?:errno|error|failed with|rc)\W{1,3}-?EIO\b|: Read-only "
+        r"file system\b",
         "[rank22]: OSError: [Errno 5] Input/output error",
         blame="both",
         depth=18,
@@ -18,7 +20,9 @@ TABLE = (
         "storage.io_error/kernel",
         "storage.io_error",
         ("I/O error", "EXT", "XFS", "nvme", "emounting filesystem read-only", "edium error", "edium Error"),
-        r"(?:Buffer )?I/O error(?:,| on) dev|blk_update_request: .*I/O error|EXT4-fs error|XFS \(\S+\): .*(?:I/O error|[Cc]orruption|[Ss]hutting down)|nvme\d* ?nvme\d+: .*(?:controller is down|I/O \d+ .*timeout|Device not ready)|"
+        r"(?:Buffer )?I/O error(?:,| on) dev|blk_update_request: .*I/O error|EXT4-fs error|XFS \(\S+\): "
+        r".*(?:I/O error|[Cc]orruption|[Ss]hutting down)|nvme\d* ?nvme\d+: .*(?:controller is down|I/O "
+        r"\d+ .*timeout|Device not ready)|"
         r"Remounting filesystem read-only|critical (?:medium|target) error",
         "host4 kernel: blk_update_request: I/O error, dev nvme0n1, sector 1234 op 0x0:(READ)",
         blame="host",
@@ -29,7 +33,8 @@ TABLE = (
         "storage.quota",
         ("uota exceeded", "Errno", "o space left on device", "inode", "uota limit", "EDQUOT"),
         r"(?i:disk quota exceeded)|\[Errno 122\]|\bEDQUOT\b|(?i:quota (?:limit )?(?:has been )?(?:exceeded|reached))|"
-        r"(?i:no space left on device).*(?:/tmp/|/var/|\.cache|/wandb|triton|inode)|(?i:(?:out of|no free|no more) inodes|inodes? (?:usage|use)?.{0,20}100 ?%)",
+        r"(?i:no space left on device).*(?:/tmp/|/var/|\.cache|/wandb|triton|inode)|(?i:(?:out of|no free|"
+        r"no more) inodes|inodes? (?:usage|use)?.{0,20}100 ?%)",
         "[rank0]: OSError: [Errno 122] Disk quota exceeded: '/home/user/ckpt/iter_100'",
         blame="both",
         depth=17,
@@ -47,7 +52,19 @@ TABLE = (
     S(
         "fact:mount_lost",
         "fact:mount_lost",
-        ("not responding", "was lost; in progress", "ill wait for recovery", "has timed out for", "mds", "hung", "eer is down", "rpc", "expelled", "lease", "nreachable"),
+        (
+            "not responding",
+            "was lost; in progress",
+            "ill wait for recovery",
+            "has timed out for",
+            "mds",
+            "hung",
+            "eer is down",
+            "rpc",
+            "expelled",
+            "lease",
+            "nreachable",
+        ),
         r"nfs: server (?P<target>\S+) not responding|(?P<target2>[\w-]+): Connection to \S+ \(at [^)]*\) was lost|"
         r"ceph: (?P<target3>mds\d+) (?:hung|caps stale)|Lustre\w*: .*Request sent has (?:timed out|failed)",
         "host4 kernel: nfs: server 192.0.2.30 not responding, still trying",
@@ -57,7 +74,8 @@ TABLE = (
         "fact:mount_back",
         "fact:mount_back",
         ("nfs: server", "onnection restored", "came back", "recover"),
-        r"nfs: server (?P<target>\S+) OK\b|(?P<target2>[\w-]+): Connection restored to|ceph: (?P<target3>mds\d+) (?:came back|recovered|recovery completed)",
+        r"nfs: server (?P<target>\S+) OK\b|(?P<target2>[\w-]+): Connection restored to|ceph: (?P<target3>mds\d+)"
+        r" (?:came back|recovered|recovery completed)",
         "host4 kernel: nfs: server 192.0.2.30 OK",
         blame="host",
     ),
@@ -73,9 +91,25 @@ TABLE = (
     S(
         "storage.unresponsive/other",
         "storage.unresponsive",
-        ("mmfs", "GPFS", "mmhealth", "expelled", "lease", "beegfs", "BeeGFS", "timed out", "not responding", "is hung", "transport endpoint", "ransport endpoint", "ot responsive"),
-        r"(?i:(?:mmfs\w*|GPFS)\b.{0,120}(?:expelled|lease (?:is )?(?:overdue|expired)|not responding|unresponsive|long waiters?|stale mount))|"
-        r"(?i:beegfs\b.{0,120}(?:unreachable|not responding|timed out|communication error))|\[Errno 107\] Transport endpoint is not connected|\[Errno 110\] Connection timed out: '/|"
+        (
+            "mmfs",
+            "GPFS",
+            "mmhealth",
+            "expelled",
+            "lease",
+            "beegfs",
+            "BeeGFS",
+            "timed out",
+            "not responding",
+            "is hung",
+            "transport endpoint",
+            "ransport endpoint",
+            "ot responsive",
+        ),
+        r"(?i:(?:mmfs\w*|GPFS)\b.{0,120}(?:expelled|lease (?:is )?(?:overdue|expired)|not responding|unresponsive|"
+        r"long waiters?|stale mount))|"
+        r"(?i:beegfs\b.{0,120}(?:unreachable|not responding|timed out|communication error))|\[Errno 107\] "
+        r"Transport endpoint is not connected|\[Errno 110\] Connection timed out: '/|"
         r"(?i:(?:mount|file ?system|/\S+)\b.{0,40}\b(?:is hung|hangs|not responding|unresponsive|stalled))",
         "host4 mmfs: [N] GPFS: disk lease is overdue, node host4 will be expelled",
         blame="both",
@@ -86,10 +120,12 @@ TABLE = (
         "storage.lustre_evicted/kernel",
         "storage.lustre_evicted",
         ("victed",),
-        r"This client was evicted by|(?:was|been) evicted by \S+; in progress operations|Lustre\w*:.{0,120}\bevict(?:ed|ing) (?:this |client )",
-        "host7 kernel: LustreError: 167-0: lustre-OST0003-osc-ffff9d0c: This client was evicted by lustre-OST0003; in progress "
+        r"This client was evicted by|(?:was|been) evicted by \S+; in progress operations|Lustre\w*:.{0,120}\bevict(?"
+        r":ed|ing) (?:this |client )",
+        "host7 kernel: LustreError: 167-0: lustre-OST0003-osc-ffff9d0c: This client was evicted by lustre-OST0003; "
+        "in progress "
         "operations using this service will fail.",
         blame="host",
         depth=14,
     ),
-)  # fmt: skip
+)
