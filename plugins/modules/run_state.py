@@ -53,7 +53,7 @@ rank_results: {description: Result file of each rank., returned: success, type: 
 phases: {description: Phase file of each rank., returned: success, type: dict}
 exits: {description: How each node's launcher ended, by host., returned: success, type: dict}
 documents:
-  description: Texts of C(plan.json) and C(train.json), and content of the validation set's C(data.json) or null.
+  description: Texts of C(plan.json) and C(train.json), the validation set's C(data.json), start of the attempt.
   returned: when asked for
   type: dict
 end: {description: How the batch script ended, or null., returned: success, type: dict}
@@ -143,7 +143,9 @@ def read_documents(directory: Path) -> dict:
     train = read_object(directory / "train.json") or {}
     sets = train.get("data", {}).get("validation") or [{}]
     prefix = sets[0].get("prefix")
-    return {**texts, "data": read_object(Path(prefix).parent / "data.json") if prefix else None}
+    started = (read_object(directory / "attempt.json") or {}).get("started")
+    data = read_object(Path(prefix).parent / "data.json") if prefix else None
+    return {**texts, "data": data, "started": started}
 
 
 def main() -> None:

@@ -1,0 +1,249 @@
+"""Watching: from the files of an attempt and Slurm's word to the task's result."""
+
+import json
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+CONTRACTS = Path(__file__).parents[3] / "fixtures" / "contracts"
+CODES = {"done": 0, "stop": 64, "retry": 75, "saved": 77}
+
+
+@pytest.fixture
+def attempt(shared, plan_dir, slurm):
+    """A running attempt of job 1 on disk."""
+    directory = shared / "runs" / "demo" / "attempts" / "1.0"
+    for name in ("logs/node-a", "logs/node-b", "result", "phase"):
+        (directory / name).mkdir(parents=True)
+    for name in ("plan.json", "train.json"):
+        (directory / name).write_text((plan_dir / name).read_text())
+    (directory / "attempt.json").write_text((CONTRACTS / "attempt.json").read_text())
+    (shared / "runs" / "demo" / "job.json").write_text(
+        json.dumps(
+            {
+                "schema": "rackweave.job/1",
+                "run": "demo",
+                "job_id": "1",
+                "submitted": "2026-01-05T10:00:00Z",
+                "switches": {"stop_ok": True, "requeue_ok": False, "drain_ok": False},
+            }
+        )
+    )
+    slurm.write(jobs={"1": {"name": "rackweave-demo", "state": "RUNNING", "exit": "0:0"}})
+    return directory
+
+
+def now():
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def event(kind, **fields):
+    return json.dumps({"schema": "rackweave.event/1", "time": now(), "kind": kind, "rank": 0, **fields}) + "\n"
+
+
+def step(number, loss):
+    return event("step", step=number, loss=loss, tokens_per_second=900.0, mfu=None, step_time_s=1.0)
+
+
+def write_result(attempt, rank, kind, reason="x"):
+    host = "node-b" if rank < 2 else "node-a"
+    document = {"schema": "rackweave.result/1", "rank": rank, "host": host, "exit": kind, "code": CODES[kind],
+                "reason": reason, "phase": "forward", "step": 3}  # fmt: skip
+    (attempt / "result" / f"{rank}.json").write_text(json.dumps(document))
+
+
+def end_job(attempt, slurm, state, code, reason=""):
+    document = {
+        "schema": "rackweave.end/1",
+        "code": code,
+        "reason": reason,
+        "srun_code": code,
+        "requeued": False,
+        "time": now(),
+    }
+    (attempt / "end.json").write_text(json.dumps(document))
+    slurm.write(jobs={"1": {"name": "rackweave-demo", "state": state, "exit": f"{code}:0"}})
+
+
+@pytest.fixture
+def watch(run_action, on_submit_host, shared, tmp_path, monkeypatch):
+    """Run the action; `during` is called at each pause between looks, in place of waiting."""
+    from ansible.utils.display import Display
+
+    lines = []
+    monkeypatch.setattr(Display, "display", lambda self, text, *args, **kwargs: lines.append(text))
+
+    def call(during=lambda pauses: None, **changes):
+        pauses = []
+
+        def pause(seconds):
+            pauses.append(seconds)
+            assert len(pauses) < 20, lines
+            during(len(pauses))
+
+        monkeypatch.setattr(time, "sleep", pause)
+        arguments = {
+            "run": "demo",
+            "shared_dir": str(shared),
+            "report_dir": str(tmp_path / "report"),
+            "state_file": str(tmp_path / "runs" / "demo.json"),
+            "stop_ok": True,
+            "line_interval_s": 0,
+            **changes,
+        }
+        return run_action("job_watch", **arguments), lines
+
+    return call
+
+
+def test_a_good_run_reports_progress_and_ends_ok(watch, attempt, slurm, shared, tmp_path):
+    def during(pauses):
+        if pauses > 3:
+            return
+        with (attempt / "events.jsonl").open("a") as stream:
+            stream.write(step(pauses, 3.0 - pauses * 0.1))
+            if pauses == 3:
+                stream.write(event("evaluation", step=3, validation_loss=2.8))
+                end_job(attempt, slurm, "COMPLETED", 0)
+
+    result, lines = watch(during)
+    assert result["failed"] is False
+    assert (result["state"], result["first_step"], result["last_step"]) == ("COMPLETED", 1, 3)
+    assert result["loss_mean_of_last_ten"] == 2.8
+    assert any("step 2/200 | loss 2.8000 | 900 tokens/s" in line for line in lines)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert page == (shared / "runs" / "demo" / "report.html").read_text()
+    assert json.loads((tmp_path / "runs" / "demo.json").read_text())["step"] == 3
+    assert json.loads((attempt / "verdict.json").read_text())["diagnosis_class"] == "healthy"
+
+
+def test_a_failed_job_fails_the_task_and_names_the_culprit(watch, attempt, slurm):
+    (attempt / "events.jsonl").write_text(step(1, 3.0))
+    for rank in (0, 2, 3):
+        write_result(attempt, rank, "retry", "RuntimeError: gloo/transport Connection closed by peer")
+    ranks = [
+        {"rank": 1, "pid": 9, "gone": "10", "exit_code": -9, "state": "Z", "stopped": None, "result": False},
+        {"rank": 0, "pid": 8, "gone": "11", "exit_code": 75, "state": "Z", "stopped": None, "result": True},
+    ]
+    document = {"schema": "rackweave.exit/1", "host": "node-b", "node_rank": 0, "code": 75, "reason": "r",
+                "launcher_code": 1, "terminated": False, "time": now(), "ranks": ranks}  # fmt: skip
+    (attempt / "logs" / "node-b" / "exit.json").write_text(json.dumps(document))
+    end_job(attempt, slurm, "FAILED", 75, "node-b: rank 1 ended without a result")
+    result, _ = watch()
+    assert result["failed"] is True
+    assert result["state"] == "FAILED"
+    assert result["culprit"] == "rank:1"
+    assert "FAILED" in result["msg"]
+    assert "rank 1 on node-b was killed by SIGKILL" in result["msg"]
+
+
+def test_a_script_tag_in_a_log_does_not_reach_the_page(watch, attempt, slurm, tmp_path):
+    evil = "<script>alert(1)</script>"
+    write_result(attempt, 0, "stop", f"ValueError: {evil}")
+    (attempt / "logs" / "node-b" / "launch.log").write_text(f"ValueError: {evil}\n")
+    end_job(attempt, slurm, "FAILED", 64, evil)
+    result, _ = watch()
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert evil in result["msg"]
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_save_on_request_is_no_failure(watch, attempt, slurm):
+    for rank in range(4):
+        write_result(attempt, rank, "saved")
+    end_job(attempt, slurm, "FAILED", 77)
+    result, _ = watch()
+    assert result["failed"] is False
+    assert "launch again to continue" in result["msg"]
+
+
+def test_a_requeued_job_is_followed_into_its_next_attempt(watch, attempt, slurm, shared):
+    def during(pauses):
+        second = attempt.with_name("1.1")
+        if pauses == 2:
+            end_job(attempt, slurm, "PENDING", 75)
+            second.mkdir()
+            (second / "train.json").write_text((attempt / "train.json").read_text())
+            (second / "events.jsonl").write_text(step(5, 2.0))
+        if pauses == 4:
+            end_job(second, slurm, "COMPLETED", 0)
+
+    (attempt / "events.jsonl").write_text(step(1, 3.0))
+    result, lines = watch(during)
+    assert (result["attempt"], result["last_step"]) == ("1.1", 5)
+    assert [line for line in lines if "attempt 1." in line] == ["[demo] attempt 1.0", "[demo] attempt 1.1"]
+
+
+def test_a_hang_is_stopped_only_with_consent_and_evidence_comes_first(watch, attempt, slurm, on_submit_host):
+    old = "2026-01-05T10:00:00.000+00:00"
+    (attempt / "events.jsonl").write_text(step(1, 3.0).replace(now()[:16], old[:16]))
+    for rank in range(4):
+        phase = {"schema": "rackweave.phase/1", "rank": rank, "host": "h", "pid": 1, "phase": "forward",
+                 "step": 2 if rank != 3 else 1, "micro_batch": 0, "time": old}  # fmt: skip
+        (attempt / "phase" / f"{rank}.json").write_text(json.dumps(phase))
+    result, lines = watch(hang_grace_s=0)
+    assert result["failed"] is True
+    assert result["state"] == "CANCELLED"
+    assert result["culprit"] == "rank:3"
+    names = [name for name, _ in on_submit_host]
+    assert names.index("job_evidence") < names.index("job_control")
+    assert names.count("job_control") == 1
+    assert any("hang.no_progress" in line for line in lines)
+
+
+def test_without_consent_a_hung_job_is_left_as_it_is(watch, attempt, slurm):
+    old = "2026-01-05T10:00:00.000+00:00"
+    phase = {"schema": "rackweave.phase/1", "rank": 0, "host": "h", "pid": 1, "phase": "forward", "step": 2,
+             "micro_batch": 0, "time": old}  # fmt: skip
+    (attempt / "phase" / "0.json").write_text(json.dumps(phase))
+    (attempt / "events.jsonl").write_text(step(1, 3.0).replace(now()[:16], old[:16]))
+
+    def during(pauses):
+        if pauses == 6:
+            slurm.write(jobs={"1": {"name": "rackweave-demo", "state": "CANCELLED", "exit": "0:0"}})
+
+    _, lines = watch(during, stop_ok=False, hang_grace_s=0)
+    assert "scancel" not in slurm.commands()
+    assert sum("switched off" in line for line in lines) == 1
+
+
+def test_a_run_without_a_job_names_the_playbook(watch, shared):
+    result, _ = watch()
+    assert result["failed"]
+    assert "run playbooks/launch.yml first" in result["msg"]
+
+
+def test_a_controller_of_slurm_that_does_not_answer_is_waited_for(watch, attempt, slurm):
+    job = slurm.read()["jobs"]
+
+    def during(pauses):
+        slurm.write(jobs={} if pauses < 4 else job)
+        if pauses == 5:
+            end_job(attempt, slurm, "COMPLETED", 0)
+
+    result, _ = watch(during)
+    assert result["failed"] is False
+
+
+def test_events_are_read_from_an_offset_and_never_twice(run_module, slurm, attempt, shared):
+    path = attempt / "events.jsonl"
+    path.write_text(step(1, 3.0) + step(2, 2.9) + '{"half')
+    arguments = {"run_dir": str(shared / "runs" / "demo")}
+    first = run_module("run_state", **arguments)
+    assert first["events"].count("\n") == 2
+    with path.open("a") as stream:
+        stream.write('": 1}\n')
+    second = run_module("run_state", **arguments, offset=first["offset"])
+    assert second["events"] == '{"half": 1}\n'
+
+
+def test_all_runs_are_listed_with_what_is_known(run_module, slurm, attempt, shared):
+    (attempt / "events.jsonl").write_text(step(7, 2.5))
+    (shared / "runs" / "never").mkdir()
+    table = run_module("run_list", runs_dir=str(shared / "runs"))["table"]
+    assert table[0].split()[:4] == ["run", "job", "state", "step"]
+    assert table[1].split()[:4] == ["demo", "1", "RUNNING", "7/200"]
+    assert "not launched" in table[2]
