@@ -15,19 +15,8 @@ from rackweave.hardware.document import read_document
 from rackweave.hardware.node import Gid, Nic, NodeDocument, Port, Roce
 
 EXAMPLES = Path(__file__).parents[2] / "inventory/hardware/examples"
-ROCE = {
-    "kind": "roce",
-    "mtu": 9000,
-    "rdma_mtu": 4096,
-    "trust": "dscp",
-    "dscp": 26,
-    "ecn": True,
-    "lossless_priority": 3,
-    "cnp_dscp": 48,
-    "cnp_priority": 6,
-    "rail_subnets": [f"198.51.100.{32 * rail}/27" for rail in range(8)],
-    "management_subnets": ["192.0.2.0/24"],
-}
+FABRICS = Path(__file__).parents[1] / "fixtures/fabric"
+ROCE = json.loads((FABRICS / "roce.json").read_text())
 
 
 @cache

@@ -1,10 +1,16 @@
 """The fabric block: what is derived from it, and contradictions named in one sentence."""
 
+import json
+from pathlib import Path
+
 import pytest
+import yaml
 from rackweave.errors import FabricError
 from rackweave.fabric.block import read_fabric
 
-from tests.support.documents import ROCE, fabric
+from tests.support.documents import FABRICS, ROCE, fabric
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_everything_else_is_derived():
@@ -14,6 +20,17 @@ def test_everything_else_is_derived():
     assert expected["pfc"] == "0,0,0,1,0,0,0,0"
     assert expected["ecn_priorities"] == [3]
     assert expected["switch_mtu"] == 9216
+
+
+@pytest.mark.parametrize("name", ["roce", "infiniband", "ethernet"])
+def test_the_committed_examples_can_be_read(name):
+    assert read_fabric(json.loads((FABRICS / f"{name}.json").read_text())).kind == name
+
+
+def test_the_reference_inventory_describes_the_reference_fabric():
+    inventory = yaml.safe_load((ROOT / "inventory/prod/group_vars/all/fabric.yml").read_text())
+
+    assert read_fabric(inventory["rackweave_fabric"]) == fabric()
 
 
 def test_a_traffic_class_stands_for_dscp_and_ecn():
