@@ -162,7 +162,8 @@ def _prediction_lines(memory: dict[str, Any], prediction: dict[str, Any], reliab
         f"{memory['nvidia_smi_gib']:.1f} of {memory['limit_gib']:.1f} GiB "
         f"on stage {memory['worst_stage']}",
         f"failures: {reliability['failures_per_day']:.3g} a day; checkpoint {reliability['checkpoint_gb']:.4g} GB "
-        f"every {reliability['checkpoint_interval_s']:.4g} s; {reliability['effective_training_time_ratio']:.1%} of the time trains",
+        f"every {reliability['checkpoint_interval_s']:.4g} s; "
+        f"{reliability['effective_training_time_ratio']:.1%} of the time trains",
     ]
 
 

@@ -15,6 +15,8 @@ from .rules import Layout, Place, refusals
 from .search import Candidate, Search, evaluate
 from .shapes import stage_layer_counts, stage_parameters
 
+_MOST_STAGES = 128  # listed one by one
+
 _PARTS = {
     "compute": "matrix products and kernels",
     "attention": "attention core",
@@ -84,7 +86,7 @@ def memory_object(search: Search, candidate: Candidate) -> dict[str, Any]:
     last = layout.sizes.pipeline_parallel_size - 1
     stages = [
         stage_memory(search.model, layout, search.software, search.constants, stage)
-        for stage in sorted({0, min(1, last), last})
+        for stage in range(min(last + 1, _MOST_STAGES))
     ]
     worst = candidate.memory
     limit = search.machine.memory_bytes

@@ -56,6 +56,11 @@ class Plan:
     rejected: tuple[dict[str, Any], ...] = ()
     candidates: tuple[Candidate, ...] = ()
 
+    def rank_rows(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the rows of the rank table, or the first of them."""
+        rows = place_ranks(self.cluster, self.layout.sizes, limit)
+        return [dict(vars(row)) for row in rows]
+
     def as_dict(self) -> dict[str, Any]:
         """Return plan.json as `docs/contracts.md` describes it."""
         hosts = used_hosts(self.cluster, self.layout.sizes.world_size)
@@ -73,7 +78,7 @@ class Plan:
                 "source": self.cluster.source,
             },
             "sizes": sizes_as_dict(self.layout),
-            "ranks": [row.as_dict() for row in place_ranks(self.cluster, self.layout.sizes)],
+            "ranks": self.rank_rows(),
             "memory": self.memory,
             "prediction": self.prediction,
             "reliability": self.reliability,

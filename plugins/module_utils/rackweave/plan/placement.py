@@ -6,7 +6,7 @@ meet on one rail; pipeline stages lie farthest apart, which suits their small po
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from .cluster import Cluster, Host
 from .ranks import ParallelSizes
@@ -27,10 +27,6 @@ class RankPlace:
     pp_rank: int
     cp_rank: int
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the row as plan.json holds it."""
-        return asdict(self)
-
 
 def by_leaf(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     """Return hosts with those of one leaf switch together, leafs in order of first appearance.
@@ -48,12 +44,12 @@ def used_hosts(cluster: Cluster, world_size: int) -> tuple[Host, ...]:
     return by_leaf(cluster.hosts)[: -(-world_size // cluster.gpus_per_host)]
 
 
-def place_ranks(cluster: Cluster, sizes: ParallelSizes) -> list[RankPlace]:
-    """Return the rank table in rank order; a job smaller than one host takes its first GPUs."""
+def place_ranks(cluster: Cluster, sizes: ParallelSizes, limit: int | None = None) -> list[RankPlace]:
+    """Return the rank table in rank order, or its first rows; a job smaller than one host takes its first GPUs."""
     per_host = min(cluster.gpus_per_host, sizes.world_size)
     hosts = used_hosts(cluster, sizes.world_size)
     table = []
-    for rank in range(sizes.world_size):
+    for rank in range(min(sizes.world_size, limit or sizes.world_size)):
         node_rank, local_rank = divmod(rank, per_host)
         host, where = hosts[node_rank], sizes.coordinates(rank)
         slot = host.slots[local_rank]

@@ -15,7 +15,9 @@ from .scoring import TOTALS, Scored, predict, predicted_memory, predicted_step
 Family = tuple[str, int, int, int, int]
 _TOLERANCE = 0.03  # residuals past three percent count linearly, as in the mean absolute error
 _GROUP_POWER = 0.6  # a source of n rows weighs n^0.4: more rows say more, but not in proportion
-_TOY_WEIGHT = 0.25  # models of 0.2B to 1.3B on one host (`vts`) are no job that anybody plans
+# Toy models on one host (`vts`) are no job that anybody plans; `vtm` times many layouts of one job, which is what
+# ranking layouts rests on.
+_GROUP_WEIGHTS = {"vts": 0.25, "vtm": 2.0}
 
 
 def step_rows(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
@@ -94,7 +96,7 @@ def _problem(
         constants = base.with_values(values)
         return [residual(row, constants) for row in rows]
 
-    weights = [float(sizes[group] ** -_GROUP_POWER) * (_TOY_WEIGHT if group == "vts" else 1.0) for group in groups]
+    weights = [float(sizes[group] ** -_GROUP_POWER) * _GROUP_WEIGHTS.get(group, 1.0) for group in groups]
     return Problem(tuple(priors), tuple(priors.values()), residuals, weights, _TOLERANCE)
 
 

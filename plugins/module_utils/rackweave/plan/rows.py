@@ -390,7 +390,7 @@ def _zero_stage(row: _Cells) -> int:
 
 def _engine(row: _Cells, pipeline: int) -> str:
     """Return the engine: ZeRO by number with a pipeline is DeepSpeed's, as with Megatron-DeepSpeed."""
-    if _is_sharded(row):
+    if _is_sharded(row) or row.text("zero") == "fsdp-2":
         return "fsdp"
     return "deepspeed-pipeline" if row.text("zero") == "1" and pipeline > 1 else "megatron"
 

@@ -220,8 +220,8 @@ def _data_traffic(
         reduced = links.ring(width * parameters, size, apart, rounds)
         # An all-reduce gathers gradients, ZeRO gathers the updated 16-bit weights instead.
         gathered = links.ring((width if layout.zero_stage == 0 else 2) * parameters, size, apart)
-        if layout.zero_stage == 2:
-            # Partitioned gradients are reduced after every micro-batch: whole ones are not kept.
+        if layout.zero_stage == 2 and layout.engine != "fsdp":
+            # DeepSpeed reduces partitioned gradients after every micro-batch; FSDP keeps whole ones for a pipeline.
             reduced *= layout.num_microbatches
         total += reduced + gathered
     beside = slot * (layout.num_microbatches if layout.zero_stage == 2 else 1)
