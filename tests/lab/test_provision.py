@@ -26,9 +26,9 @@ def wait_until(condition, seconds=60):
 
 @pytest.fixture
 def without_gpu01(lab):
-    lab.podman("stop", "--time", "5", "rackweave-gpu01")
+    lab.podman("stop", "--time", "5", lab.container("gpu01"))
     yield
-    lab.podman("start", "rackweave-gpu01")
+    lab.podman("start", lab.container("gpu01"))
     assert wait_until(lambda: "idle" in lab.ssh("ctl", "sinfo --noheader --nodes gpu01 --format %T", check=False))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+NAME = "rackweave"  # lab_node_name of the role's defaults
 STATE = ROOT / ".state/lab"
 PODMAN = Path("/run/rackweave-lab/podman")
 BIN = Path(sys.executable).parent
@@ -76,6 +77,10 @@ class Lab:
         if check and done.returncode:
             raise AssertionError(f"{host}: {command!r} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
+
+    @staticmethod
+    def container(host: str) -> str:
+        return f"{NAME}-{host}"
 
     def podman(self, *arguments: str) -> str:
         done = subprocess.run([str(PODMAN), *arguments], capture_output=True, text=True, check=True)

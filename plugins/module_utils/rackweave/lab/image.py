@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 SSHD_SETTINGS = """\
 PermitRootLogin prohibit-password
 PasswordAuthentication no
@@ -85,6 +85,8 @@ def mmdebstrap_arguments(recipe: ImageRecipe, files_dir: str, target: str) -> li
         f"--include={','.join(sorted(recipe.packages))}",
         "--aptopt=APT::Install-Recommends false",
         "--dpkgopt=force-unsafe-io",
+        # A machine has package lists; without them a node could not say in check mode what it would install.
+        "--skip=cleanup/apt/lists",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale")),
         *(f"--customize-hook={hook}" for hook in hooks),
         recipe.suite,
