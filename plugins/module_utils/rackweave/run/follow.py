@@ -67,7 +67,8 @@ class Follower:
             lines += self._progress_lines(progress, clock_s, bool(batch.events))
             if not look["more"] and not batch.events:
                 lines += self._next_attempt(look)
-        self.over = self._is_over(look, clock_s)
+        # A look is of one attempt, so it says nothing of the one that was entered just now.
+        self.over = look["attempt"] == self.attempt and self._is_over(look, clock_s)
         return lines
 
     def _job_lines(self, look: Mapping[str, Any]) -> list[str]:
