@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from accuracy_page import accuracy_page
 from rackweave.cli.score import as_text, load_table
 from rackweave.plan.constants import Constants
 from rackweave.plan.refit import cross_validated, fit_all
@@ -14,6 +15,7 @@ from rackweave.plan.scoring import Scored, predict, report, settled
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tests/fixtures/planner/planner-validation.csv"
+ACCURACY = ROOT / "docs/accuracy.md"
 FITTED = ROOT / "plugins/module_utils/rackweave/plan/fitted.py"
 
 
@@ -33,6 +35,7 @@ def main() -> None:
     crossed = report(table, crossed_rows)
     band = error_band(crossed_rows)
     FITTED.write_text(fitted_text(constants, len(rows), band, plain, crossed), encoding="utf-8")
+    ACCURACY.write_text(accuracy_page(plain, crossed, crossed_rows, constants), encoding="utf-8")
     for name, result in (("shipped", plain), ("cross-validated", crossed)):
         sys.stdout.write(f"{name}\n{as_text({**result, 'seconds': 0.0})}\n")
 

@@ -46,6 +46,7 @@ class Kernels:
         """Return the rates of a machine for a precision."""
         gpu, generation = machine.gpu, machine.gpu.generation
         low = precision in _LOW_PRECISIONS
+        gpu.peak_flops_per_second(precision)  # refuses a precision that the part lacks
         reference = REFERENCE[generation]
         clock = (gpu.board_power_w / reference.board_power_w) ** constants.power_exponent
         clock *= gpu.multiprocessors / reference.multiprocessors
@@ -53,7 +54,6 @@ class Kernels:
         share *= 1.0 if software.flash_attention else constants.library_2021
         native = software.native_attention or generation == "ampere"
         attention = constants.attention_share(generation, low) if native else constants.attention_portable
-        gpu.peak_flops_per_second(precision)  # refuses a precision that the part lacks
         peak, wide = reference.peak_flops_per_second(precision), reference.peak_flops_per_second("bf16")
         products = peak * share * clock
         if precision == "nvfp4":
