@@ -6,6 +6,7 @@ before either is imported. Numeric test: tests/unit/trainer/test_layouts.py.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import types
@@ -30,7 +31,7 @@ def prepare_platform(cuda: bool) -> None:
     _use_cpu_random_states(random)
     schedules.__dict__["torch"] = _CpuZeros("torch")
     # DeepSpeed would build its shared-memory communication operator with a compiler on first use.
-    importlib.import_module("deepspeed.ops").__dict__["__compatible_ops__"] = {}
+    importlib.import_module("deepspeed.ops").__dict__["__compatible_ops__"] = collections.defaultdict(bool)
     # It also refuses float16 on a CPU without instructions for it; PyTorch computes it all the same, only slowly.
     importlib.import_module("deepspeed.accelerator").get_accelerator().is_fp16_supported = lambda: True
 

@@ -1,0 +1,43 @@
+"""The way that users start a job, with nothing shared or forked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.attempts import MODEL, losses, make_attempt, sizes
+from tests.support.launch import ROOT, free_port
+
+pytestmark = pytest.mark.multiprocess
+
+
+def torchrun(attempt: Path, ranks: int) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}",
+        "SLURMD_NODENAME": "node-a",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
+    command += [f"--master_port={free_port()}", "-m", "trainer", "--attempt", str(attempt)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_job_under_torchrun_trains_and_ends_with_0(corpus: Path, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=3)
+    done = torchrun(attempt, 2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(losses(attempt)) == 3
+
+
+def test_a_refused_job_says_one_sentence_once(corpus: Path, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2))
+    (attempt / "train.json").unlink()
+    done = torchrun(attempt, 2)
+    assert done.returncode != 0
+    assert done.stderr.count("train.json does not exist") == 1
+    assert (attempt / "result/1.json").exists()
