@@ -1,7 +1,7 @@
 """Make Megatron core and DeepSpeed run on the machine at hand; on CUDA nothing is changed.
 
-This file touches private names of both libraries (checked with megatron-core 0.16 and DeepSpeed 0.19). It must run
-before either is imported. Numeric test: tests/unit/trainer/test_layouts.py.
+This file touches private names of both libraries (checked with megatron-core 0.15 and 0.16, DeepSpeed 0.14 to 0.19).
+It must run before either is imported. Numeric test: tests/unit/trainer/test_layouts.py.
 """
 
 from __future__ import annotations
