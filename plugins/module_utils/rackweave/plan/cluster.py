@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import PlanError
+from ..errors import FabricError, PlanError
+from ..fabric.block import Fabric
+from ..fabric.rails import plan_rails
 from ..hardware.catalog import GIB, Gpu, find_gpu, gpu_named
 from ..hardware.document import NodeDocument, read_document
-from ..hardware.node import Gpu as GpuRow
 from ..hardware.node import Nic
 
 ORIGINS = ("measured", "simulated", "example", "declared")
@@ -269,9 +270,9 @@ def _common_origin(documents: Iterable[NodeDocument]) -> str:
 
 
 def _host_of(document: NodeDocument) -> Host:
+    hcas = _hcas_by_gpu(document)
     slots = tuple(
-        GpuSlot(gpu.index, gpu.bdf, _nearest_hca(document, gpu))
-        for gpu in sorted(document.gpus, key=lambda gpu: gpu.index)
+        GpuSlot(gpu.index, gpu.bdf, hcas.get(gpu.index)) for gpu in sorted(document.gpus, key=lambda gpu: gpu.index)
     )
     return Host(document.host, slots, document.gpus[0].name if document.gpus else None)
 
@@ -290,20 +291,11 @@ def _nic_rate_per_gpu(document: NodeDocument) -> float:
     return sum(rate for rate in rates if rate == fastest) / len(document.gpus)
 
 
-def _nearest_hca(document: NodeDocument, gpu: GpuRow) -> str | None:
-    """Return the RDMA device with the longest common PCIe path, then on the same NUMA node."""
-    nics = _fabric_nics(document)
-    if not nics:
-        return None
-    fastest = max(max(port.rate_gbps or 0.0 for port in nic.ports) for nic in nics)
-    rails = [nic for nic in nics if max(port.rate_gbps or 0.0 for port in nic.ports) == fastest]
-
-    def nearness(nic: Nic) -> tuple[int, bool]:
-        common = 0
-        for ours, theirs in zip(gpu.pcie_path, nic.pcie_path):
-            if ours != theirs:
-                break
-            common += 1
-        return common, nic.numa_node is not None and nic.numa_node == gpu.numa_node
-
-    return max(rails, key=nearness).device
+def _hcas_by_gpu(document: NodeDocument) -> dict[int, str | None]:
+    """Return the RDMA device (with port) of each GPU's rail, as the NCCL environment chooses it; {} where unknown."""
+    layers = {port.link_layer for nic in document.nics for port in nic.ports}
+    try:
+        rails = plan_rails(document, Fabric("infiniband" if layers == {"InfiniBand"} else "roce"))
+    except FabricError:
+        return {}
+    return {gpu.index: rails.hca_of_gpu(gpu.index) for gpu in document.gpus}

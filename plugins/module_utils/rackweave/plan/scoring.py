@@ -78,8 +78,8 @@ def settled(row: MeasuredRow, constants: Constants) -> MeasuredRow:
     memory = predicted_memory(choices[-1], constants)
     if memory.weights + memory.gradients > row.machine.memory_bytes:
         # At the stated stage the model itself exceeds the GPU: what ran was sharded fully.
-        sharded = replace(row.layout, zero_stage=3, engine="fsdp", recompute="partial")
-        return replace(row, layout=sharded, inferred=(*row.inferred, "zero"))
+        whole = replace(row.layout, zero_stage=3, engine="fsdp", recompute="partial")
+        return replace(row, layout=whole, inferred=(*row.inferred, "zero"))
     for choice in choices:
         if predicted_memory(choice, constants).needed <= choice.machine.memory_bytes:
             return choice
@@ -172,7 +172,7 @@ def _labels(scored: Iterable[Scored]) -> dict[str, int]:
 def ranking(scored: Iterable[Scored]) -> dict[str, Any]:
     """Return how well predictions order the measured layouts of each job with at least six of them."""
     jobs = _by(scored, lambda item: item.row.job if item.step_s is not None else None)
-    found = []
+    found: list[dict[str, Any]] = []
     for job, items in jobs.items():
         layouts = _by(items, lambda item: item.row.layout)
         if len(layouts) < _MIN_LAYOUTS:
