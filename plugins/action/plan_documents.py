@@ -8,6 +8,7 @@ from ansible.plugins.action import ActionBase
 
 ARGUMENT_SPEC = {
     "directories": {"type": "list", "elements": "path", "required": True},
+    "examples": {"type": "path"},
     "hosts": {"type": "list", "elements": "str", "required": True},
 }
 
@@ -29,8 +30,11 @@ class ActionModule(ActionBase):
             if missing:
                 return {**result, "failed": True, "msg": incomplete(directory, missing)}
             return {**result, "changed": False, "directory": str(directory), "msg": f"node documents: {directory}"}
-        tried = ", ".join(map(str, args["directories"]))
-        return {**result, "changed": False, "directory": "", "msg": f"no node documents in {tried}"}
+        examples = args["examples"]
+        if examples and all((Path(examples) / f"{host}.json").is_file() for host in args["hosts"]):
+            return {**result, "changed": False, "directory": str(examples), "msg": f"example documents: {examples}"}
+        tried = ", ".join(str(place) for place in [*args["directories"], *([examples] if examples else [])])
+        return {**result, "changed": False, "directory": "", "msg": f"no documents of all these nodes in {tried}"}
 
 
 def incomplete(directory, missing):

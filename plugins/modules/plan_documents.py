@@ -5,8 +5,10 @@ module: plan_documents
 short_description: Choose the directory of node documents that a plan is made from
 description:
   - Returns the first directory that holds node documents; fails where it lacks one of a host that is planned with.
+  - Without any, example documents are taken where there is one for every host. A plan made from them never launches.
 options:
   directories: {description: "Directories to try, best first.", type: list, elements: path, required: true}
+  examples: {description: Directory of example documents., type: path}
   hosts: {description: Hosts that are planned with., type: list, elements: str, required: true}
 author: Rackweave
 """
