@@ -59,7 +59,7 @@ def attempt(shared, image, request):
         shared / "docker-runtime/corpus",
         chosen=sizes(dp=2),
         host="trainer",
-        steps=10 if "trains" in request.node.name else 100000,
+        steps=10 if "two_ranks" in request.node.name else 100000,
     )
     settings = {
         "kind": "docker",
