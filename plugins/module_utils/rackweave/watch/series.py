@@ -20,7 +20,7 @@ _STEP = re.compile(
 )
 _LOSS = re.compile(
     r"(?<![\w])(?:lm |train(?:ing)?[_ /]|reduced_train_|total[_ /]|avg[_ ]|mean[_ ]|language_model[_ ])"
-    r"?(?:loss(?:/train/total)?|CrossEntropyLoss)[\"']?\s*(?:[:=]|\bis\b)?\s*\[?(?P<loss>" + _NUMBER + r")"
+    r"?(?:loss(?:/train/total)?|CrossEntropyLoss)[\"']?\s*[:=]?\s*\[?(?P<loss>" + _NUMBER + r")"
 )
 _NORM = re.compile(r"(?:grad(?:ient)?[ _]?norm|gnorm|total_norm)[\"']?\s*[:=]\s*(?P<norm>" + _NUMBER + r")")
 _TIMES = (

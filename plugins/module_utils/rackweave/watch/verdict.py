@@ -133,11 +133,20 @@ def _collect(scan: Scan) -> list[Finding]:
             if finding.diagnosis == "mem.cuda_oom":
                 finding = replace(finding, phase=scan.oom_phase.get(hit.line.position))
             found.append(finding)
+    found = [finding for finding in found if not _ignored(finding, scan)]
     found.extend(joined(scan.store, scan.life))
     for scene in (scan.transport, scan.links, scan.failures, scan.peers, scan.series, scan.attempt):
         found.extend(scene.findings())
     found.extend(_flight(scan))
     return found
+
+
+def _ignored(finding: Finding, scan: Scan) -> bool:
+    """An exception that Python itself reports as ignored, in a destructor at exit."""
+    if finding.diagnosis != "app.exception":
+        return False
+    marks = scan.store.of("fact:ignored_exception")
+    return any(m.line.source == finding.source and 0 < finding.position - m.last <= 30 for m in marks)
 
 
 def _flight(scan: Scan) -> Iterator[Finding]:

@@ -16,6 +16,13 @@ _NOT_APP = (
 
 TABLE = (
     S(
+        "fact:ignored_exception",
+        "fact:ignored_exception",
+        ("Exception ignored in",),
+        r"Exception ignored in",
+        "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>",
+    ),
+    S(
         "app.exception/python",
         "app.exception",
         ("Error", "Exception", "Assertion", "assert"),

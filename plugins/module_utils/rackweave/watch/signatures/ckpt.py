@@ -62,11 +62,13 @@ TABLE = (
             "state_dict",
             "missing from the checkpoint",
             "parameter group",
+            "not in state dict",
         ),
         r"Missing key\(s\) in state_dict|Missing key in checkpoint state_dict|(?i:missing keys?\b.{0,60}\b(?:checkpo"
         r"int|state[_ ]dict))|"
         r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing "
         r"(?:from|in) (?:the )?checkpoint))|"
+        r"from model not in state dict|"
         r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found "
         r")?in (?:the )?(?:checkpoint|state_dict)",
         'RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: "decoder.layers.'
