@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.lab import BIN, ROOT, STATE, play
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
 RUN = "site-test"
 SHARED = STATE / "shared"
 QUICK = {
@@ -88,6 +88,24 @@ def test_the_whole_site_ends_with_a_trained_model(first_site):
     assert (watched["first_step"], watched["last_step"]) == (1, 8)
     assert watched["validation_losses"][-1] < watched["validation_losses"][0]
     assert watched["reference_loss"] > 2.5
+
+
+def test_no_task_failed_and_the_phases_come_in_the_order_of_the_life_cycle(first_site):
+    failed = [
+        (event["event_data"]["task"], event["event_data"]["res"].get("msg"))
+        for event in first_site.events
+        if event["event"] == "runner_on_failed" and not event["event_data"].get("ignore_errors")
+    ]
+    assert failed == []
+    plays = [event["event_data"]["name"] for event in first_site.events if event["event"] == "playbook_on_play_start"]
+    names = ("Validate", "Prepare", "Observe", "Set up Slurm", "Plan", "Launch", "Watch")
+    places = [next(index for index, play in enumerate(plays) if play.startswith(name)) for name in names]
+    assert places == sorted(places)
+
+
+def test_every_rank_left_a_result(lab, first_site):
+    results = lab.ssh("ctl", f"cat /mnt/shared/runs/{RUN}/attempts/*/result/*.json")
+    assert results.count('"done"') == 8
 
 
 def test_progress_is_shown_while_the_job_runs(first_site):
