@@ -13,7 +13,7 @@ from ..module_utils.rackweave.cli.nvml import nvml_reader
 from ..module_utils.rackweave.cli.system import LocalSystem
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.hardware.collect import collect_node
-from ..module_utils.rackweave.hardware.document import as_json
+from ..module_utils.rackweave.hardware.document import document_text
 
 DOCUMENTATION = r"""
 module: node_hardware
@@ -123,7 +123,7 @@ def main():
     except RackweaveError as error:
         module.fail_json(msg=str(error))
     values = document.as_dict()
-    changed = bool(parameters["dest"]) and write_if_changed(module, parameters["dest"], as_json(values))
+    changed = bool(parameters["dest"]) and write_if_changed(module, parameters["dest"], document_text(document))
     module.exit_json(changed=changed, document=values, seconds=round(system.seconds(), 3))
 
 

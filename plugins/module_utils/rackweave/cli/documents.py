@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import DocumentError
-from ..hardware.document import NodeDocument, as_json, read_document
+from ..hardware.document import NodeDocument, document_text, read_document
 
 
 def load_documents(directory: Path) -> list[NodeDocument]:
@@ -35,7 +35,7 @@ def stale_documents(directory: Path, documents: Mapping[str, NodeDocument]) -> d
     """Return ``{host: (old text, new text)}`` of those documents whose file is missing or differs."""
     stale = {}
     for host, document in documents.items():
-        path, text = directory / f"{host}.json", as_json(document.as_dict())
+        path, text = directory / f"{host}.json", document_text(document)
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         if old != text:
             stale[host] = (old, text)

@@ -19,6 +19,7 @@ from ..fabric.gate import GateVerdict, judge_fleet, read_waivers
 from ..fabric.matrix_check import compare_with_matrix
 from ..fabric.request import PROFILES, EnvironmentRequest, NodeEnvironment
 from ..hardware.collect import collect_node
+from ..hardware.compact import document_text
 from ..hardware.difference import compare_documents, consequences
 from ..hardware.node import NodeDocument, as_json
 from ..hardware.order import natural_key
@@ -110,7 +111,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     system = LocalSystem([arguments.root])
     document = collect_node(system, arguments.collect, "measured", platform.python_version(), nvml)
     shown = Scrubber().document(document) if arguments.scrub else document
-    _print(as_json(shown.as_dict()).rstrip("\n"))
+    _print(document_text(shown).rstrip("\n"))
     return 0
 
 

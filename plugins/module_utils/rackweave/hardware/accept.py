@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import DocumentError
+from .compact import document_text
 from .difference import Change, compare_documents, consequences
-from .node import NodeDocument, as_json
+from .node import NodeDocument
 
 
 @dataclass(frozen=True)
@@ -41,4 +42,4 @@ def accept_document(observed: NodeDocument, accepted: NodeDocument | None) -> Ac
         raise DocumentError(f"{observed.host}: a simulated document must not replace a measured baseline")
     settled = observed.without_volatile()
     changes = () if accepted is None else compare_documents(accepted, observed)
-    return Acceptance(observed.host, as_json(settled.as_dict()), accepted is None, changes)
+    return Acceptance(observed.host, document_text(settled), accepted is None, changes)

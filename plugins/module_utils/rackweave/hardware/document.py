@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ..errors import DocumentError
+from .compact import document_text, expanded
 from .node import (
     GPU_SOURCES,
     ORIGINS,
@@ -32,7 +33,7 @@ from .node import (
 )
 from .rows import Row
 
-__all__ = ["NodeDocument", "as_json", "read_document"]
+__all__ = ["NodeDocument", "as_json", "document_text", "read_document"]
 
 # A host name becomes a file name (nccl/<host>.conf), so nothing that could leave the directory may pass.
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -49,7 +50,7 @@ def read_document(mapping: object) -> NodeDocument:
     Raises:
         DocumentError: for another schema, an unknown key, a wrong type, a missing or doubled identity.
     """
-    row = Row(mapping, "node document")
+    row = Row(expanded(mapping), "node document")
     schema = row.get("schema")
     if schema != SCHEMA:
         raise DocumentError(f"node document has schema={schema!r}; this version reads {SCHEMA!r}")

@@ -1,6 +1,5 @@
 """Rails of the twelve layouts, and of machines that differ from them in one respect."""
 
-import json
 from dataclasses import replace
 from functools import cache
 
@@ -50,12 +49,8 @@ def test_each_device_left_out_has_its_right_reason(name, collected):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_document_of_each_layout_is_small_and_without_warning(name, collected):
-    document = collected(name)
-
-    size = len(json.dumps(document.as_dict(), separators=(",", ":")))
-    assert size < (20_000 if len([nic for nic in document.nics if not nic.virtual_function]) <= 12 else 28_000)
-    assert document.collection.warnings == ()
+def test_the_document_of_each_layout_is_without_warning(name, collected):
+    assert collected(name).collection.warnings == ()
 
 
 def test_the_operator_names_nics_by_address_in_the_order_of_the_gpus():
