@@ -10,6 +10,7 @@ from .batch import BatchSettings, render_batch
 from .ds_config import render_ds_config
 from .megatron_args import megatron_args
 from .plan_file import RunPlan, parse_plan, serialise_plan
+from .progress import duration
 from .schema import write_json
 from .train_file import serialise_train
 
@@ -73,6 +74,7 @@ def plan_table(plan: RunPlan) -> list[str]:
         f"global batch {plan.global_batch_size} = micro-batch {plan.micro_batch_size} x "
         f"{plan.num_microbatches} accumulated x {parallel.data_parallel_size} data-parallel",
         f"hardware {plan.origin}, from {plan.document['cluster']['source']}; master {plan.master_host}",
+        *_expectations(plan.document),
         "",
     ]
     rows = [("node rank", "host", "ranks", "pipeline stages", "data-parallel", "GPUs")]
@@ -91,6 +93,32 @@ def plan_table(plan: RunPlan) -> list[str]:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return lines + ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _expectations(document: Mapping[str, Any]) -> list[str]:
+    """Say what the planner predicts; a plan without a prediction says so in one line."""
+    memory, prediction, reliability = document["memory"], document["prediction"], document["reliability"]
+    if not isinstance(memory, Mapping) or not isinstance(prediction, Mapping):
+        return ["nothing is predicted for this hardware"]
+    low, high = prediction["step_time_band_s"]
+    mfu = next(((name, value) for name, value in prediction["mfu"].items() if value is not None), None)
+    lines = [
+        f"predicted: {_seconds(prediction['step_time_s'])} a step ({_seconds(low)} to {_seconds(high)}), "
+        f"{prediction['tokens_per_second']:,.0f} tokens/s" + (f", MFU {mfu[1]:.1%} ({mfu[0]})" if mfu else ""),
+        f"predicted memory of a GPU in GiB: {memory['allocated_gib']:.1f} allocated, {memory['reserved_gib']:.1f} "
+        f"reserved, {memory['nvidia_smi_gib']:.1f} in nvidia-smi, limit {memory['limit_gib']:.1f}",
+    ]
+    if isinstance(reliability, Mapping):
+        lines.append(
+            f"predicted: {reliability['failures_per_day']:.2g} failures a day, "
+            f"a checkpoint every {duration(reliability['checkpoint_interval_s'])} would fit them"
+        )
+    rejected = [row["reason"] for row in document["rejected"] or [] if row.get("reason")]
+    return [*lines, *(f"not taken: {reason}" for reason in rejected[:3])]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s"
 
 
 def _span(values: Any) -> str:

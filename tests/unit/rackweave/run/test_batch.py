@@ -151,3 +151,18 @@ def test_a_model_that_megatrons_flags_cannot_describe_is_refused():
     plan = parse_plan(json.dumps({**PLAN.document, "model": model}))
     with pytest.raises(DocumentError, match="position embedding alibi"):
         megatron_args(plan, TRAIN)
+
+
+def test_the_table_shows_what_is_predicted_or_says_that_nothing_is():
+    assert "nothing is predicted for this hardware" in plan_table(PLAN)
+    memory = {"allocated_gib": 71.06, "reserved_gib": 76.27, "nvidia_smi_gib": 77.81, "limit_gib": 79.65}
+    prediction = {"step_time_s": 150.6, "step_time_band_s": [135, 176], "tokens_per_second": 27845.2,
+                  "mfu": {"a": None, "b": 0.423}}  # fmt: skip
+    reliability = {"failures_per_day": 0.026, "checkpoint_interval_s": 2067.3}
+    rejected = [{"layout": "x", "reason": "VP 8 is slower"}]
+    more = {"memory": memory, "prediction": prediction, "reliability": reliability, "rejected": rejected}
+    text = "\n".join(plan_table(parse_plan(json.dumps({**PLAN.document, **more}))))
+    assert "predicted: 151 s a step (135 s to 176 s), 27,845 tokens/s, MFU 42.3% (b)" in text
+    assert "71.1 allocated, 76.3 reserved, 77.8 in nvidia-smi, limit 79.7" in text
+    assert "a checkpoint every 34 min 27 s" in text
+    assert "not taken: VP 8 is slower" in text
