@@ -175,7 +175,8 @@ def _grace(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """Killed while an exit save was still being written."""
     if not life.open_save() or life.saving is None:
         return
-    kills = store.of("fact:forced_kill") + store.of("launch.sigkill_unconfirmed/srun")
+    names = ("fact:forced_kill", "launch.sigkill_unconfirmed/srun", "fact:sigkill_entry")
+    kills = [hit for name in names for hit in store.of(name)]
     ended = store.of("slurm.time_limit/slurm") + store.of("slurm.preempted/slurm") + store.of("fact:cancelled")
     told = [hit for hit in ended if hit.line.source != life.saving.source or hit.line.position <= life.saving.position]
     late = [hit for hit in kills if hit.last > life.saving.position]
@@ -197,6 +198,17 @@ def _fresh_start(store: Store, life: Lifecycle) -> Iterator[Finding]:
     hits = store.of("fact:fresh_start")
     if hits and life.restarted:
         yield _make("ckpt.silent_fresh_start", hits[0], 21)
+
+
+def _overlap(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A second asynchronous save is scheduled before the first one is reported as saved."""
+    saved = {hit.groups["iteration"]: hit.line.position for hit in store.of("fact:async_saved")}
+    scheduled = store.of("fact:async_scheduled")
+    for earlier, later in zip(scheduled, scheduled[1:]):
+        done = saved.get(earlier.groups["iteration"])
+        if earlier.line.source == later.line.source and (done is None or done > later.line.position):
+            yield _make("ckpt.async_overlap", later, 80)
+            return
 
 
 def _gloo_remote(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -235,6 +247,7 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _held_by,
     _grace,
     _fresh_start,
+    _overlap,
     _gloo_remote,
 )
 

@@ -250,19 +250,19 @@ class Series:
 
     def _slowdown(self) -> Sample | None:
         """The first of the last slow steps, if all of the last ones are slow."""
-        by_seconds = [sample for sample in self.samples if sample.seconds]
-        values = [sample.seconds or 0.0 for sample in by_seconds]
-        if len(values) < 4:
-            by_seconds = [sample for sample in self.samples if sample.rate]
-            values = [1.0 / (sample.rate or 1.0) for sample in by_seconds]
-        if len(values) < 4:
+        chosen = [(sample, sample.seconds) for sample in self.samples if sample.seconds]
+        if len(chosen) < 3:
+            chosen = [(sample, 1.0 / sample.rate) for sample in self.samples if sample.rate]
+        if len(chosen) < 3:
             return None
+        values = [value for _, value in chosen]
         tail = min(5, max(2, len(values) // 2))
-        head = sorted(values[: max(2, len(values) - tail)])
+        head = sorted(values[: max(1, len(values) - tail)])
         base = median(head[1:] if len(head) > 3 else head)
-        if base > 0 and all(value > 1.35 * base for value in values[-tail:]):
-            return next(s for s, value in zip(by_seconds[-tail:], values[-tail:]) if value > 1.35 * base)
-        return None
+        # One line before the jump is a weak base, so it has to be a clear one.
+        ratio = 1.5 if len(head) < 2 else 1.35
+        slow = base > 0 and all(value > ratio * base for value in values[-tail:])
+        return chosen[-tail][0] if slow else None
 
 
 _PLAIN_NUMBER = re.compile(r"\d+\.?\d*(?:[eE][-+]?\d+)?")

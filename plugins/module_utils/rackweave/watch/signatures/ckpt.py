@@ -68,7 +68,7 @@ TABLE = (
         r"int|state[_ ]dict))|"
         r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing "
         r"(?:from|in) (?:the )?checkpoint))|"
-        r"from model not in state dict|"
+        r"from model not in state dict|(?i:\bmissing[ _]keys?\b['\"]?\s*[:=]\s*[\[{(]?\s*['\"]\w)|"
         r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found "
         r")?in (?:the )?(?:checkpoint|state_dict)",
         'RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: "decoder.layers.'
@@ -200,6 +200,20 @@ TABLE = (
         "No checkpoint found in /ckpt/run1, training from scratch",
     ),
     S(
+        "fact:async_scheduled",
+        "fact:async_scheduled",
+        ("scheduled an async",),
+        r"scheduled an async checkpoint save at iteration\s+(?P<iteration>\d+)",
+        "  [2026-08-02 12:00:01.210000] scheduled an async checkpoint save at iteration   12000 to /ckpt/run1",
+    ),
+    S(
+        "fact:async_saved",
+        "fact:async_saved",
+        ("successfully saved checkpoint from iteration",),
+        r"successfully saved checkpoint from iteration\s+(?P<iteration>\d+)",
+        " [2026-08-02 12:01:07.733000] successfully saved checkpoint from iteration   12000 to /ckpt/run1",
+    ),
+    S(
         "ckpt.async_overlap/text",
         "ckpt.async_overlap",
         (
@@ -212,8 +226,13 @@ TABLE = (
             "previous save",
             "revious checkpoint",
             "background save",
+            "nfinali",
+            "econd",
+            " save",
         ),
-        r"(?i)(?:previous|last|earlier|another|prior)(?: async\w*)? (?:checkpoint|save|checkpoint save|"
+        r"(?i)(?:second|another|new|next) (?:async\w* )?(?:checkpoint )?save\b.{0,80}\b(?:in[- ](?:flight|progress)|"
+        r"still running|still active|outstanding)|unfinali[sz]ed (?:async\w* )?(?:checkpoint|save)|"
+        r"(?:previous|last|earlier|another|prior)(?: async\w*)? (?:checkpoint|save|checkpoint save|"
         r"async\w* save|saving|snapshot)\b.{0,80}\b(?:still|not (?:yet )?(?:finished|complete|finali[sz]ed)"
         r"|in[- ](?:flight|progress)|running|pending|outstanding)|"
         r"(?:checkpoint|save)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"

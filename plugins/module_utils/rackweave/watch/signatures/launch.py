@@ -237,6 +237,13 @@ TABLE = (
         "Signals.SIGTERM, forcefully exiting via Signals.SIGKILL",
     ),
     S(
+        "fact:sigkill_entry",
+        "fact:sigkill_entry",
+        ("SIGKILL",),
+        r"Signal 9 \(SIGKILL\) received by PID",
+        "  traceback : Signal 9 (SIGKILL) received by PID 14750",
+    ),
+    S(
         "launch.grace_exceeded/text",
         "launch.grace_exceeded",
         ("grace", "Grace"),

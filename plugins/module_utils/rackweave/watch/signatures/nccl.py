@@ -19,7 +19,8 @@ TABLE = (
         "nccl.version_mismatch/nccl",
         "nccl.version_mismatch",
         ("ismatched NCCL version", "NCCL version mismatch"),
-        r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)|NCCL version mismatch",
+        r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)(?: version \d+ rank (?P<rank2>\d+)"
+        r")?|NCCL version mismatch",
         "host1:5:5 [0] init.cc:1100 NCCL WARN Mismatched NCCL version detected : rank 3 version 22803 "
         "rank 0 version 22005",
         blame="host",
@@ -54,8 +55,8 @@ TABLE = (
     S(
         "fact:segv",
         "fact:segv",
-        ("egmentation fault", "SIGSEGV", "signal: Segm"),
-        r"Caught signal 11|\bSegmentation fault\b|SIGSEGV|Signal: Segmentation",
+        ("egmentation fault", "SIGSEGV", "signal: Segm", "Segfault encountered"),
+        r"Caught signal 11|!+ Segfault encountered|\bSegmentation fault\b|SIGSEGV|Signal: Segmentation",
         "[host1:4242 :0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))",
         blame="both",
     ),

@@ -330,4 +330,28 @@ TABLE = (
         unless=r"(?i:not degraded|NVLink|RAID|\bmd\d|array)|\bGPU\b",
         depth=80,
     ),
+    S(
+        "net.link_degraded/pcie",
+        "net.link_degraded",
+        ("limited by",),
+        r"(?:mlx\d_core|bnxt_en|\bice|irdma|hfi1) [0-9a-f:.]+: .*available PCIe bandwidth, limited by",
+        "host2 kernel: mlx5_core 0000:41:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s "
+        "PCIe x8 link at "
+        "0000:40:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
+        blame="host",
+        depth=81,
+    ),
+    S(
+        "net.link_degraded/words",
+        "net.link_degraded",
+        ("dropped", "reduced to", "egotiated down", "owngraded", "came up", "fell to", "egraded to"),
+        r"(?i)(?:\bport\b|\blink\b|mlx\d_\d+|\brate\b).{0,60}\b(?:dropped|reduced|fell|downgraded|degraded|"
+        r"negotiated down|came up)"
+        r"\b (?:from .{1,24} )?(?:to|at) (?:only )?\d+ ?(?:G|Gb|Gbps|Gb/s|Mb/s|x\b)(?:.{0,40}\b(?:instead "
+        r"of|expected|of)\b)?",
+        "host2 kernel: mlx5_core 0000:41:00.0 mlx5_0: Port 1 link rate dropped from 400 Gb/s to 100 Gb/s",
+        blame="host",
+        unless=r"(?i)loss|throughput|learning|tokens|samples|temperature",
+        depth=80,
+    ),
 )

@@ -108,7 +108,7 @@ TABLE = (
         ),
         r"(?i:(?:mmfs\w*|GPFS)\b.{0,120}(?:expelled|lease (?:is )?(?:overdue|expired)|not responding|unresponsive|"
         r"long waiters?|stale mount))|"
-        r"(?i:beegfs\b.{0,120}(?:unreachable|not responding|timed out|communication error))|\[Errno 107\] "
+        r"(?i:beegfs\b.{0,120}(?:unreachable|not responding|timed out|communication error))|"
         r"Transport endpoint is not connected|\[Errno 110\] Connection timed out: '/|"
         r"(?i:(?:mount|file ?system|/\S+)\b.{0,40}\b(?:is hung|hangs|not responding|unresponsive|stalled))",
         "host4 mmfs: [N] GPFS: disk lease is overdue, node host4 will be expelled",
