@@ -175,10 +175,9 @@ def fit(problem: Problem, start: dict[str, float], rounds: int = 40) -> dict[str
 
 @dataclass(frozen=True)
 class NormalEquations:
-    """The quadratic form of a fit at a point: matrix (lower triangle), right side, and what each residual adds."""
+    """The quadratic form of a fit at a point: matrix (lower triangle), and what each residual adds to it."""
 
     matrix: Matrix
-    right: Vector
     rows: Matrix
     weights: Vector
     residuals: Vector
@@ -189,20 +188,39 @@ def normal_equations(problem: Problem, positions: Vector) -> NormalEquations:
     residuals = problem.at(positions)
     columns = problem.jacobian(positions, residuals)
     weights = problem.robust_weights(residuals, None)
-    matrix, right = _assemble(problem, positions, columns, residuals, weights, 0.0)
-    return NormalEquations(matrix, right, [list(row) for row in zip(*columns)], weights, residuals)
+    matrix, _ = _assemble(problem, positions, columns, residuals, weights, 0.0)
+    return NormalEquations(matrix, [list(row) for row in zip(*columns)], weights, residuals)
 
 
 def downdated(problem: Problem, positions: Vector, equations: NormalEquations, left_out: Sequence[int]) -> Vector:
-    """Return the point after one Newton step on the normal equations without some residuals."""
-    matrix, right = [list(row) for row in equations.matrix], list(equations.right)
+    """Return the point refitted without some residuals: two Newton steps, the second with residuals worked out anew."""
+    matrix = [list(row) for row in equations.matrix]
     for index in left_out:
         slope, weight = equations.rows[index], equations.weights[index]
         for row, value in enumerate(slope):
-            scaled = weight * value
-            if scaled:
-                line = matrix[row]
-                for column in range(row + 1):
-                    line[column] -= scaled * slope[column]
-                right[row] += scaled * equations.residuals[index]
+            scaled, line = weight * value, matrix[row]
+            for column in range(row + 1):
+                line[column] -= scaled * slope[column]
+    gone = set(left_out)
+    first = _stepped(problem, positions, equations, matrix, equations.residuals, gone)
+    return _stepped(problem, first, equations, matrix, problem.at(first), gone)
+
+
+def _stepped(
+    problem: Problem,
+    positions: Vector,
+    equations: NormalEquations,
+    matrix: Matrix,
+    residuals: Vector,
+    gone: set[int],
+) -> Vector:
+    """Return the point after one step with a given matrix and the gradient of the kept residuals."""
+    weights = problem.robust_weights(residuals, None)
+    kept = [index for index in range(len(residuals)) if index not in gone]
+    pulls = [weights[index] * residuals[index] for index in kept]
+    slopes = [equations.rows[index] for index in kept]
+    right = [-sum(map(_product, column, pulls)) for column in zip(*slopes)] or [0.0] * len(positions)
+    scale = problem.tolerance**2
+    for index, prior in enumerate(problem.priors):
+        right[index] -= scale / prior.spread**2 * (positions[index] - prior.to_scale(prior.centre))
     return [position + min(1.0, max(-1.0, step)) for position, step in zip(positions, solve(matrix, right))]

@@ -52,8 +52,8 @@ def fit_all(rows: Sequence[MeasuredRow], start: Constants) -> Constants:
 def cross_validated(rows: Sequence[MeasuredRow], fitted: Constants) -> list[Scored]:
     """Return predictions for each row from constants refitted without its whole family.
 
-    The refit starts from the fit on all rows and takes one Newton step on the normal equations without the family's
-    rows, which is what a full refit comes to (a test compares them).
+    The refit starts from the fit on all rows and takes two Newton steps without the family's rows, which is what a
+    full refit comes to (a test compares them).
     """
     families: dict[Family, list[int]] = {}
     for index, row in enumerate(rows):

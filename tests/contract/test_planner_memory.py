@@ -1,0 +1,114 @@
+"""The planner's bytes of weights and optimizer states against those that real trainer processes hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rackweave.plan.machine import Software
+from rackweave.plan.memory import state_bytes
+from rackweave.plan.model_file import read_architecture
+from rackweave.plan.ranks import ParallelSizes
+from rackweave.plan.rules import Layout
+from rackweave.plan.shapes import stage_layer_counts, stage_parameters
+
+from tests.support.attempts import MODEL, make_attempt, sizes
+from tests.support.launch import ForkServer
+
+pytestmark = pytest.mark.multiprocess
+
+# Wide enough that normalisations and padding, a few hundred elements, are far below one percent.
+WIDE = {**MODEL, "name": "wide", "hidden_size": 128, "ffn_hidden_size": 512, "head_dim": 32, "vocab_size": 512}
+CASES = {
+    **{f"zero-{stage}-tensor-2-pipeline-2-data-2": sizes(2, 2, 2, zero_stage=stage) for stage in (0, 1, 2)},
+    "zero-3-tensor-2-data-2": sizes(2, 1, 2, zero_stage=3),
+}
+
+
+def measure(attempt: str, into: str) -> None:
+    """Run on each rank: build what a job builds, take one step, and write the bytes that the rank holds."""
+    from trainer.config import read_job
+    from trainer.engine import build_engine
+    from trainer.environment import read_environment
+    from trainer.job import _backend, _device
+    from trainer.mesh import build_mesh, seed_mesh
+    from trainer.platform import prepare_platform
+
+    environment, job = read_environment(), read_job(Path(attempt))
+    prepare_platform(cuda=False)
+    from trainer.model.build import build_stages
+
+    device = _device(job, environment)
+    mesh = build_mesh(job.plan.sizes, environment.rank, device, _backend(job), job.train.timeouts.collective_s)
+    seed_mesh(mesh, job.train.seed)
+    stages = build_stages(job, mesh)
+    engine = build_engine(job, mesh, stages)
+    found = {"weights": held_weights(stages), **held_states(engine)}
+    (Path(into) / f"{environment.rank}.json").write_text(json.dumps(found))
+
+
+def held_weights(stages: Any) -> int:
+    """Return the bytes of the rank's weights; under ZeRO-3 those of its own parts."""
+    total = 0
+    for stage in stages:
+        for parameter in stage.parameters():
+            part = getattr(parameter, "ds_tensor", parameter)
+            total += part.numel() * part.element_size()
+    return total
+
+
+def held_states(engine: Any) -> dict[str, int]:
+    """Return the bytes of the rank's two moments, from the fragments that a checkpoint takes."""
+    return {
+        "moments": sum(
+            tensor.numel() * tensor.element_size()
+            for fragment in engine.fragments()
+            for kind, tensor in fragment.states.items()
+            if kind != "master"
+        )
+    }
+
+
+def predicted(chosen: dict[str, Any], rank: int) -> dict[str, float]:
+    """Return the planner's bytes of one rank in fp32, in which the trainer runs on CPUs."""
+    model = read_architecture({key: value for key, value in WIDE.items() if value is not None})
+    parallel = ParallelSizes(
+        chosen["tensor_parallel_size"], chosen["pipeline_parallel_size"], chosen["data_parallel_size"]
+    )
+    layout = Layout(
+        sizes=parallel,
+        micro_batch_size=chosen["micro_batch_size"],
+        global_batch_size=chosen["global_batch_size"],
+        zero_stage=chosen["zero_stage"],
+        sequence_parallel=chosen["sequence_parallel"],
+        recompute="none",
+        precision="fp32",
+    )
+    stage = parallel.coordinates(rank).pp_rank
+    held = stage_parameters(model, parallel, stage_layer_counts(model, layout)[stage], stage)
+    weights, gradients, optimizer = state_bytes(layout, Software(), held)
+    return {"weights": weights, "gradients": gradients, "moments": optimizer}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_per_rank_equal_the_planners_within_one_percent(
+    case: str, launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    chosen = CASES[case]
+    attempt = make_attempt(tmp_path / "attempt", corpus, WIDE, chosen)
+    into = tmp_path / "held"
+    into.mkdir()
+    ended = launcher.call(
+        "tests.contract.test_planner_memory:measure",
+        attempt,
+        chosen["world_size"],
+        attempt=str(attempt),
+        into=str(into),
+    )
+    ended.assert_done()
+    for rank in range(chosen["world_size"]):
+        found, expected = json.loads((into / f"{rank}.json").read_text()), predicted(chosen, rank)
+        assert found["weights"] == pytest.approx(expected["weights"], rel=0.01), f"weights of rank {rank}"
+        assert found["moments"] == pytest.approx(expected["moments"], rel=0.01), f"moments of rank {rank}"
