@@ -102,7 +102,7 @@ def test_a_reboot_needs_the_decision_that_asked_for_consent(role):
             assert task["when"] == f"__{role}_reboot.action == 'reboot'"
 
 
-@pytest.mark.parametrize("role", (*HARDWARE, "node_context"))
+@pytest.mark.parametrize("role", [*HARDWARE, "node_context"])
 def test_a_switch_given_as_text_on_the_command_line_is_read_as_a_switch(role):
     options = load(f"roles/{role}/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     switches = [name for name, option in options.items() if option["type"] == "bool"]
