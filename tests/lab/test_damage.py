@@ -23,6 +23,8 @@ class Damage:
     follow: tuple[str, ...] = ()
 
 
+# The document of a node holds the configured limit, so check mode sees another document where that is broken.
+DOCUMENT = ("Keep the documents on the controller",)
 LOGIN_LIMITS = "Set the limit of locked memory for logins"
 SERVICE_LIMITS = "Set the limit of locked memory for services"
 NAMES = "Name the nodes in /etc/hosts"
@@ -41,18 +43,18 @@ RESTART = (
     "Release the node that was drained for the restart",
 )
 DAMAGES = (
-    Damage("gpu01", f"sed -i s/unlimited/8192/ {LIMITS_FILE}", (LOGIN_LIMITS,)),
-    Damage("gpu02", f"rm {LIMITS_FILE}", (LOGIN_LIMITS,)),
-    Damage("ctl", f"chmod 0600 {LIMITS_FILE}", (LOGIN_LIMITS,)),
-    Damage("gpu01", f"rm {SYSTEM_FILE}", (SERVICE_LIMITS,)),
-    Damage("gpu02", f"echo DefaultLimitCORE=0 >> {SYSTEM_FILE}", (SERVICE_LIMITS,)),
-    Damage("ctl", f"chown hpc {SYSTEM_FILE}; sed -i 1d {SYSTEM_FILE}", (SERVICE_LIMITS,)),
+    Damage("gpu01", f"sed -i s/unlimited/8192/ {LIMITS_FILE}", (LOGIN_LIMITS,), DOCUMENT),
+    Damage("gpu02", f"rm {LIMITS_FILE}", (LOGIN_LIMITS,), DOCUMENT),
+    Damage("ctl", f"chmod 0600 {LIMITS_FILE}", (LOGIN_LIMITS,), DOCUMENT),
+    Damage("gpu01", f"rm {SYSTEM_FILE}", (SERVICE_LIMITS,), DOCUMENT),
+    Damage("gpu02", f"echo DefaultLimitCORE=0 >> {SYSTEM_FILE}", (SERVICE_LIMITS,), DOCUMENT),
+    Damage("ctl", f"chown hpc {SYSTEM_FILE}; sed -i 1d {SYSTEM_FILE}", (SERVICE_LIMITS,), DOCUMENT),
     Damage("gpu01", "sed 's/ gpu02$/ gpu2/' /etc/hosts > /tmp/h; cat /tmp/h > /etc/hosts; rm /tmp/h", (NAMES,)),
     Damage("gpu02", "sed '/Rackweave/,/Rackweave/d' /etc/hosts > /tmp/h; cat /tmp/h > /etc/hosts; rm /tmp/h", (NAMES,)),
     Damage("gpu02", "echo x >> /etc/munge/munge.key", (KEY, "Restart munge")),
     Damage("gpu01", "chmod 0440 /etc/munge/munge.key", (KEY, "Restart munge")),
     Damage("ctl", "sed -i s/SlurmdTimeout=20/SlurmdTimeout=300/ /etc/slurm/slurm.conf", (CONFIG,), APPLY),
-    Damage("gpu02", f"sed -i s/infinity/8M/ {DROPIN}", (DROPIN_TASK,), RESTART),
+    Damage("gpu02", f"sed -i s/infinity/8M/ {DROPIN}", (DROPIN_TASK,), (*RESTART, *DOCUMENT)),
     Damage("gpu01", "systemctl stop slurmd", ("Start slurmd",)),
     Damage("gpu02", "systemctl disable slurmd", ("Start slurmd",)),
     Damage("ctl", "systemctl disable slurmctld", ("Start slurmctld",)),
