@@ -22,6 +22,8 @@ from pathlib import Path
 DONE, STOP, RETRY, RETRY_ELSEWHERE, SAVED = 0, 64, 75, 76, 77
 SEVERITY = (DONE, SAVED, RETRY, RETRY_ELSEWHERE, STOP)
 
+ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")
+JOB, PROGRAM = "the job environment", "the program, its image or a wrapper"
 PORT_BASE, PORT_SPAN = 20000, 12000  # below the kernel's ephemeral range, which begins at 32768
 
 
@@ -136,9 +138,55 @@ def command_open() -> int:
 
 
 def command_node() -> int:
+    keep_environment()
     for name, value in node_settings().items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
     return DONE
+
+
+# --- what reached the ranks ------------------------------------------------------------------------------------------
+
+
+def host_file() -> dict[str, str]:
+    """Return the pairs of this host's own file as launch.sh exports them."""
+    try:
+        lines = (attempt_dir() / "nccl" / f"{own_host()}.conf").read_text().split("\n")
+    except OSError:
+        return {}
+    return {name: value for name, equals, value in (line.partition("=") for line in lines if line[:1] != "#") if equals}
+
+
+def keep_environment() -> None:
+    """Write down what the job brought before this host's file is exported, and say where the two differ."""
+    job = {name: value for name, value in sorted(os.environ.items()) if name.startswith(ENVIRONMENT_PREFIXES)}
+    write_json(attempt_dir() / "logs" / own_host() / "environment.json", {"job environment": job})
+    planned = host_file()
+    for name, value in job.items():
+        if name not in planned:
+            say(f"{name}={value} comes from {JOB}; nothing was planned for it")
+        elif planned[name] != value:
+            say(f"{name}={value} of {JOB} is replaced by this host's file: {name}={planned[name]}")
+
+
+def differences(seen: dict[str, str]) -> list[str]:
+    """Return a sentence for each communication variable of a rank that is not what launch.sh gave it.
+
+    To be called below launch.sh, in the environment that it made.
+    """
+    planned = host_file()
+    kept = read_json(attempt_dir() / "logs" / own_host() / "environment.json") or {}
+    job = kept.get("job environment", {})
+    lines = []
+    for name, value in planned.items():
+        if name not in seen:
+            lines.append(f"lacks {name}={value} of its host's file")
+        elif seen[name] != value:
+            origin = JOB if job.get(name) == seen[name] else PROGRAM
+            lines.append(f"has {name}={seen[name]} from {origin} where its host's file says {value}")
+    for name, value in sorted(seen.items()):
+        if name.startswith(ENVIRONMENT_PREFIXES) and name not in planned and os.environ.get(name) != value:
+            lines.append(f"has {name}={value} from {PROGRAM}; nothing was planned for it")
+    return lines
 
 
 # --- processes of this attempt ---------------------------------------------------------------------------------------

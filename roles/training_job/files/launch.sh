@@ -38,6 +38,11 @@ while IFS= read -r line || [ -n "$line" ]; do
   export "${line%%=*}=${line#*=}"
 done <"$environment"
 
+# Only the launcher knows the attempt: where the plan leaves it open, per-rank files of NCCL and PyTorch go there.
+export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-$log_dir/flight_recorder_}"
+export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-$log_dir/flight_recorder_}"
+if [ "${NCCL_DEBUG:-}" = INFO ]; then export NCCL_DEBUG_FILE="${NCCL_DEBUG_FILE:-$log_dir/nccl.%h.%p.log}"; fi
+
 export PATH="$RACKWEAVE_VENV/bin:$PATH" PYTHONUNBUFFERED=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # A rank must not find a package of the working directory or of the user's home before those of the environment.
 export PYTHONNOUSERSITE=1

@@ -23,7 +23,9 @@ from launch import (
     STOP,
     Refusal,
     attempt_dir,
+    differences,
     environment_of,
+    host_file,
     now,
     own_host,
     planned_hosts,
@@ -62,6 +64,7 @@ class Ranks:
         self.stopped: dict[int, str] = {}
         self.resumed_since: dict[int, float] = {}
         self.progress: dict[int, tuple[object, float]] = {}
+        self.told: set[tuple[int, str]] = set()
 
     def look(self) -> None:
         """Find the processes of ranks (once), then notice the ones that vanish or stand still."""
@@ -71,6 +74,8 @@ class Ranks:
         for rank, pid in self.pid.items():
             if rank in self.gone:
                 continue
+            if self.looks % SLOW_POLL == 0:
+                self._compare(rank, pid)
             state, _ = status_of(pid)
             if state in ("", "Z", "X"):
                 self.gone[rank] = now()
@@ -91,6 +96,22 @@ class Ranks:
             # Children of a rank inherit RANK; the rank itself is the child of torchrun, which has none.
             if rank.isdigit() and int(rank) in self.local and "RANK" not in environment_of(status_of(pid)[1]):
                 self.pid.setdefault(int(rank), pid)
+
+    def _compare(self, rank: int, pid: int) -> None:
+        """Say once where a rank's environment is not its host's file: a wrapper or the program may have changed it.
+
+        /proc shows what the program was started with; what it changed itself, our trainer writes into placement.
+        """
+        seen = environment_of(pid)
+        if not seen:
+            return
+        record = read_json(attempt_dir() / "placement" / f"{rank}.json") or {}
+        own = {name: entry.get("value") for name, entry in record.get("environment", {}).items() if name in host_file()}
+        seen = {name: value for name, value in {**seen, **own}.items() if value is not None}
+        for line in differences(seen):
+            if (rank, line) not in self.told:
+                self.told.add((rank, line))
+                say(f"rank {rank} {line}")
 
     def _stopped(self, rank: int, pid: int) -> None:
         self.resumed_since.pop(rank, None)

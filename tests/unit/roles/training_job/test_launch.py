@@ -40,6 +40,47 @@ def test_each_rank_sees_the_pairs_of_its_own_host_exactly_as_written(job):
     assert seen["node-b"]["NCCL_NOTE"] == "two words; $HOME `id`"
 
 
+def test_ranks_of_two_nodes_get_the_different_values_of_their_own_files(job):
+    job.run()
+    found = {}
+    for host, rank in (("node-b", 1), ("node-a", 3)):
+        text = (job.attempt / "logs" / host / str(rank) / "stdout.log").read_text()
+        found[host] = json.loads(text.split("variables ", 1)[1])
+    assert found["node-a"]["GLOO_SOCKET_IFNAME"] != found["node-b"]["GLOO_SOCKET_IFNAME"]
+    assert "NCCL_IB_HCA" not in found["node-b"]
+
+
+def test_a_value_of_the_job_environment_that_the_hosts_file_replaces_is_said(job):
+    job.env["GLOO_SOCKET_IFNAME"], job.env["NCCL_NVLS_ENABLE"] = "docker0", "0"
+    code, output = job.run()
+    assert code == 0, output
+    assert "GLOO_SOCKET_IFNAME=docker0 of the job environment is replaced by this host's file" in output
+    assert "NCCL_NVLS_ENABLE=0 comes from the job environment; nothing was planned for it" in output
+    kept = job.json("logs/node-a/environment.json")
+    assert kept["job environment"]["GLOO_SOCKET_IFNAME"] == "docker0"
+
+
+def test_a_planned_value_that_does_not_reach_a_rank_is_named_with_the_origin_of_the_one_that_did(job):
+    job.env["GLOO_SOCKET_IFNAME"] = "docker0"
+    wrapper = "GLOO_SOCKET_IFNAME=docker0 NCCL_P2P_DISABLE=1 exec env -u NCCL_IB_HCA sleep 3"
+    job.settings["command"] = ("bash", "-c", wrapper)
+    code, output = job.run()
+    assert code == 0, output
+    assert "rank 2 has GLOO_SOCKET_IFNAME=docker0 from the job environment where its host's file says eth7" in output
+    assert "rank 2 lacks NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 of its host's file" in output
+    assert "rank 2 has NCCL_P2P_DISABLE=1 from the program, its image or a wrapper; nothing was planned" in output
+    assert "TEMP_FILE" not in output
+
+
+def test_a_value_that_the_program_itself_changed_is_told_from_its_placement(job):
+    record = {"environment": {"GLOO_SOCKET_IFNAME": {"value": "lo", "origin": "overridden", "planned": "eth7"}}}
+    script = f"echo '{json.dumps(record)}' > $RACKWEAVE_ATTEMPT/placement/$RANK.json; exec sleep 3"
+    job.settings["command"] = ("bash", "-c", script)
+    code, output = job.run()
+    assert code == 0, output
+    assert "rank 3 has GLOO_SOCKET_IFNAME=lo from the program" in output
+
+
 def test_other_hosts_than_planned_are_refused_with_a_sentence(job):
     job.env["SLURM_JOB_NODELIST"] = "node-a,node-c"
     code, output = job.run()
