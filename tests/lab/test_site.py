@@ -241,7 +241,7 @@ def cancelled_afterwards(lab):
     lab.ssh("ctl", "scancel --user=hpc")
 
 
-def test_a_killed_rank_fails_the_play_within_a_minute_and_is_named(lab, second_site, cancelled_afterwards):
+def test_a_killed_rank_fails_the_play_within_a_minute_and_is_named(lab, cancelled_afterwards):
     forget("killed-test")
     submitted = launch("killed-test", 500, hidden=True)
     assert "requeue our own job off" in submitted
@@ -259,7 +259,7 @@ def test_a_killed_rank_fails_the_play_within_a_minute_and_is_named(lab, second_s
     assert "rank 6" in (STATE / "report/killed-test/report.html").read_text()
 
 
-def test_a_stopped_rank_ends_the_job_everywhere_within_three_minutes(lab, second_site, cancelled_afterwards):
+def test_a_stopped_rank_ends_the_job_everywhere_within_three_minutes(lab, cancelled_afterwards):
     forget("stopped-test")
     launch("stopped-test", 500)
     watched = Watched("stopped-test", hidden=False)
