@@ -92,6 +92,14 @@ def predicted(chosen: dict[str, Any], rank: int) -> dict[str, float]:
     return {"weights": weights, "gradients": gradients, "moments": optimizer}
 
 
+def data_rank(chosen: dict[str, Any], rank: int) -> int:
+    """Return the data-parallel coordinate of a rank."""
+    parallel = ParallelSizes(
+        chosen["tensor_parallel_size"], chosen["pipeline_parallel_size"], chosen["data_parallel_size"]
+    )
+    return parallel.coordinates(rank).dp_rank
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_bytes_per_rank_equal_the_planners_within_one_percent(
     case: str, launcher: ForkServer, corpus: Path, tmp_path: Path
@@ -111,4 +119,13 @@ def test_bytes_per_rank_equal_the_planners_within_one_percent(
     for rank in range(chosen["world_size"]):
         found, expected = json.loads((into / f"{rank}.json").read_text()), predicted(chosen, rank)
         assert found["weights"] == pytest.approx(expected["weights"], rel=0.01), f"weights of rank {rank}"
+        if chosen["zero_stage"] == 0 and found["moments"] == 0:
+            # Without ZeRO all replicas hold the same states, and only the first yields them for a checkpoint.
+            assert data_rank(chosen, rank) > 0
+            continue
         assert found["moments"] == pytest.approx(expected["moments"], rel=0.01), f"moments of rank {rank}"
+
+
+@pytest.mark.skip(reason="waits for the trainer to report the bytes of its gradient buffers")
+def test_gradient_bytes_per_rank_equal_the_planners() -> None:
+    """Gradients exist only between backward pass and step, inside the engine."""

@@ -29,6 +29,7 @@ from .reliability import reliability
 from .request import LayoutRequest
 from .rules import Layout, Place, Refusal, divisors, refusals
 from .search import Candidate, Search, SearchResult
+from .shapes import padded_vocabulary
 from .software import planned_software
 
 __all__ = ["ParallelSizes", "Plan", "RankCoordinates", "plan_layout"]
@@ -56,6 +57,13 @@ class Plan:
     rejected: tuple[dict[str, Any], ...] = ()
     candidates: tuple[Candidate, ...] = ()
 
+    def trained_model(self) -> Architecture:
+        """Return the model as it is trained: its vocabulary padded where the tensor size does not divide it."""
+        tensor = self.layout.sizes.tensor_parallel_size
+        if self.model.vocab_size % tensor == 0:
+            return self.model
+        return replace(self.model, vocab_size=padded_vocabulary(self.model.vocab_size, tensor))
+
     def rank_rows(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the rows of the rank table, or the first of them."""
         rows = place_ranks(self.cluster, self.layout.sizes, limit)
@@ -69,7 +77,7 @@ class Plan:
             "schema": SCHEMA,
             "run": self.run,
             "origin": self.cluster.origin,
-            "model": self.model.as_dict(),
+            "model": self.trained_model().as_dict(),
             "cluster": {
                 "hosts": [
                     {"host": host.name, "gpus": len(host.slots), "gpu": host.gpu_product or gpu} for host in hosts
@@ -304,6 +312,12 @@ def _notes(cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: in
         notes.append(f"assumed: sequence_length {model.sequence_length}")
     if layout.sizes.tensor_parallel_size > cluster.domain_size:
         notes.append("tensor groups leave the NVLink domain, as asked; their traffic crosses the network")
+    tensor = layout.sizes.tensor_parallel_size
+    if model.vocab_size % tensor:
+        padded = padded_vocabulary(model.vocab_size, tensor)
+        notes.append(
+            f"vocab_size {model.vocab_size} is padded to {padded}, as tensor_parallel_size={tensor} must divide it"
+        )
     idle = cluster.num_gpus - layout.sizes.world_size
     if idle:
         notes.append(f"{idle} of {cluster.num_gpus} GPUs stay idle: no layout on more of them is faster")

@@ -179,7 +179,7 @@ def _gathered_bytes(model: Architecture, layout: Layout, software: Software, hel
     largest = _largest_matrices(model, layout, False)
     if not software.fp32_weights:
         # DeepSpeed gathers parameter by parameter, ahead of use up to a limit.
-        return 2 * max(_MAX_LIVE_PARAMETERS, largest)
+        return 2 * min(held.total, max(_MAX_LIVE_PARAMETERS, largest))
     layer = max(model.layer_parameters, model.moe_layer_parameters) / layout.sizes.tensor_parallel_size
     ends = model.vocab_size * model.hidden_size / layout.sizes.tensor_parallel_size
     return 2 * (3 * layer + 2 * ends)

@@ -17,7 +17,7 @@ _TOLERANCE = 0.03  # residuals past three percent count linearly, as in the mean
 _GROUP_POWER = 0.6  # a source of n rows weighs n^0.4: more rows say more, but not in proportion
 # Toy models on one host (`vts`) are no job that anybody plans; `vtm` times many layouts of one job, which is what
 # ranking layouts rests on.
-_GROUP_WEIGHTS = {"vts": 0.1, "vtm": 8.0}
+_GROUP_WEIGHTS = {"vts": 0.1, "vtm": 4.0}
 
 
 def step_rows(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
