@@ -65,5 +65,6 @@ rdma-lab:
 	PYTHONPATH=plugins/module_utils $(BIN)/python scripts/rdma_lab.py --record docs/rdma-lab.md
 
 clean:
-	if [ -x $(BIN)/ansible-playbook ] && [ -d .state/lab ]; then $(MAKE) --no-print-directory lab-down; fi
+	if [ -x $(BIN)/ansible-playbook ] && [ -d .state/lab ]; then \
+	  $(LAB_PLAY) playbooks/lab_down.yml -e lab_node_purge=true; fi
 	rm -rf $(VENV) .state .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
