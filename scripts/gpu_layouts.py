@@ -21,7 +21,7 @@ os.environ.update(NCCL_NVLS_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1", NV
 import torch  # noqa: E402
 
 from trainer.bench.case import BenchCase, gpt_like, llama_like  # noqa: E402
-from trainer.bench.local import start  # noqa: E402
+from trainer.bench.local import cache_draws, start  # noqa: E402
 
 
 def main() -> int:
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--steps", default="3:7")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--only", default="", help="names and ZeRO stages, like tensor,data3")
     arguments = parser.parse_args()
     deadline = time.time() + arguments.seconds
     warmup, timed = (int(part) for part in arguments.steps.split(":"))
@@ -44,6 +45,7 @@ def main() -> int:
     if "CUDA_VISIBLE_DEVICES" not in os.environ and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     mesh = start(BenchCase("start", gpt_like("start", 2, 64, 32, heads=4), 1, 1, data_parallel_size=world))
+    cache_draws()
     from trainer.bench import allreduce
     from trainer.bench.layouts import layouts_of, run_all
 
@@ -58,7 +60,11 @@ def main() -> int:
     if mesh.rank == 0:
         (arguments.out / "allreduce.json").write_text(json.dumps(asdict(swept), indent=1), encoding="utf-8")
     tell(allreduce.table(swept))
-    cases = layouts_of(model, world, arguments.micro_batch, arguments.global_batch)
+    chosen = arguments.only.split(",") if arguments.only else []
+    everything = layouts_of(model, world, arguments.micro_batch, arguments.global_batch)
+    cases = (
+        item for item in everything if not chosen or item[0] in chosen or f"{item[0]}{item[1].zero_stage}" in chosen
+    )
     rows = run_all(cases, arguments.out, (warmup, timed), tell, deadline)
     peers = [row.tokens_per_second for row in rows if row.program in ("ddp", "fsdp2", "fsdp2-keep")]
     tell("\nratio to the best peer; largest difference of the first 10 losses from the first layout's")

@@ -42,7 +42,8 @@ class FastGeluFunction(torch.autograd.Function):
         wide = x.float()
         distribution, exponential = _normal(wide)
         slope = distribution + wide * (DENSITY * exponential)
-        return (grad_outputs[0].float() * slope).to(x.dtype)
+        gradient: torch.Tensor = (grad_outputs[0].float() * slope).to(x.dtype)
+        return gradient
 
 
 def fast_gelu(x: torch.Tensor) -> torch.Tensor:

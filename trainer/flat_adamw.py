@@ -42,7 +42,7 @@ def split_halves(master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def step_scalars(learning_rate: float, constants: AdamWConstants, step: int, out: torch.Tensor) -> torch.Tensor:
-    """Write what changes from step to step into `out`: learning rate, and both bias corrections (the second as a root)."""
+    """Write what changes from step to step into `out`: learning rate, bias corrections (the second as a root)."""
     correction1 = 1 - constants.beta1**step
     correction2 = (1 - constants.beta2**step) ** 0.5
     return out.copy_(torch.tensor([learning_rate, correction1, correction2], dtype=torch.float32), non_blocking=True)
@@ -62,8 +62,8 @@ def _updated(
 ) -> torch.Tensor:
     """Return the new master weights; step the moments in place and, if the constants say so, clear the gradient.
 
-    A `clip` that is not finite (an overflow anywhere in the model) leaves weights and moments as they are: the choice is
-    made on the device, so the host need not wait for the norm before it launches the step.
+    A `clip` that is not finite (an overflow anywhere in the model) leaves weights and moments as they are: the choice
+    is made on the device, so the host need not wait for the norm before it launches the step.
     """
     keep = ~torch.isfinite(clip)
     grad = state.grad * clip
@@ -112,7 +112,7 @@ def adamw_full(
 
 
 def clip_factor(norm: torch.Tensor, max_norm: float, divisor: float) -> torch.Tensor:
-    """Return what summed gradients are multiplied by: 1 / divisor, and min(1, max_norm / norm) as DeepSpeed computes it.
+    """Return what summed gradients are multiplied by: 1 / divisor and min(1, max_norm / norm), as DeepSpeed has it.
 
     Args:
         norm: of the gradients after division; a norm that is not finite makes the factor not finite.

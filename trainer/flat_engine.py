@@ -1,19 +1,20 @@
 """ZeRO 0 to 3 on flat buffers, behind trainer.engine.Engine: no hook a parameter, one fused AdamW, one clip.
 
-On CUDA the layers are compiled, weight gradients are added to the fp32 buffer inside the backward pass, and a micro-batch
-without pipeline stages is one CUDA graph. The mathematics are DeepSpeed's (a test compares both).
+On CUDA the layers are compiled, weight gradients are added to the fp32 buffer inside the backward pass, and a small
+micro-batch without pipeline stages is one CUDA graph. The mathematics are DeepSpeed's (a test compares both).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import JobConfig
 from .engine import Fragment, StageList, StepReport, decays
@@ -24,12 +25,20 @@ from .flat_loss import LossHead, softmax_gradient_
 from .flat_modules import Accumulation, route_gradients, use_fast_gelu
 from .flat_optimizer import FlatGroups, FlatOptimizer, FlatOptions, FlatParameter
 from .flat_state import Streaming
+from .flops import model_flops_per_token
 from .loss_scale import LossScale
 from .mesh import Mesh
 from .model.init import is_tied_copy
 from .model.partition import ParameterInfo
 from .model.stage import Stage
 
+_LAYER_MATRIX = re.compile(r"decoder\.layers\.(\d+)\.(?:self_attention|mlp)\.linear_\w+\.weight")
+"""Weights that trainer.flat_modules gives a fused gradient, so that a backward pass can replace it."""
+GRAPH_BELOW_FLOPS = 8e11
+"""Model FLOPs of a layer per micro-batch under which a GPU may wait for the host (about 1.5 ms at 550 TFLOP/s).
+
+Above it a graph gains nothing (1041.4 ms a step without, 1041.6 ms with one) and would hold the activations' memory.
+"""
 LOSS_CHUNK = 4096
 """Tokens whose logits are made at once; large enough to fill a GPU, small enough to bound fp32 temporaries."""
 
@@ -55,8 +64,7 @@ class Acceleration:
         streams = sizes.zero_stage >= 2 and sizes.data_parallel_size > 1
         alone = sizes.pipeline_parallel_size == 1 and sizes.tensor_parallel_size == 1 and not streams
         random = dropout.hidden > 0 or dropout.attention > 0
-        # Recomputation saves and restores random states on the host, which a graph cannot hold.
-        return cls(True, cuda, cuda and alone and not random and sizes.recompute == "none")
+        return cls(True, cuda, cuda and alone and not random and _launch_bound(job))
 
 
 class FlatEngine:
@@ -70,7 +78,7 @@ class FlatEngine:
         mesh: Mesh,
         stages: Sequence[Stage],
         infos: Sequence[ParameterInfo],
-        acceleration: Optional[Acceleration] = None,
+        acceleration: Acceleration | None = None,
     ) -> None:
         if job.plan.sizes.offload != "none":
             raise StopError(
@@ -83,8 +91,8 @@ class FlatEngine:
         self._scale = LossScale() if job.train.dtype == "float16" else None
         tied = job.plan.model.tied_embeddings and job.plan.sizes.pipeline_parallel_size > 1
         self._tied_grads = self._copies_of_tied_weight() if tied else []
-        self._staged: Optional[Tensor] = None
-        self._graphs: dict[bool, GraphedMicroBatch] = {}
+        self._staged: Tensor | None = None
+        self._graph: GraphedMicroBatch | None = None
         self._accumulations = [Accumulation() for _ in stages]
         self._replaces = False
         self._forwards = [0] * len(stages)
@@ -114,23 +122,25 @@ class FlatEngine:
 
     def _copies_of_tied_weight(self) -> list[Tensor]:
         weights = [stage.shared_embedding_weight() for stage in self._stages]
-        return [self.optimizer.main_grads[weight] for weight in weights if weight is not None]
+        return [self.optimizer.main_grads[weight] for weight in weights if isinstance(weight, nn.Parameter)]
 
     @property
-    def micro_batch(self) -> Optional[Callable[[Tensor, Tensor], Tensor]]:
+    def micro_batch(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """Forward and backward of a whole model in one call, or None where Megatron's schedule must run them."""
         return self._graphed if self.acceleration.graphed else None
 
     def _replace_first(self) -> None:
         """Let the first backward pass of a step replace the gradients of layer matrices: no zeroing, no reading.
 
-        Not where layers are run again in the backward pass, since they would then read a later pass's setting.
+        Not where layers are run again in the backward pass, since they would then read a later pass's setting, and not
+        where it would take a second graph with memory of its own.
         """
+        two_graphs = self.acceleration.graphed and self._num_microbatches > 1
         if self.optimizer.stream is not None and self.optimizer.stream.gradients:
             self.optimizer.stream.replaces = True
             for accumulation in self._accumulations:
                 accumulation.keep = False
-        elif not self._recomputes:
+        elif not self._recomputes and not two_graphs:
             self.optimizer.replaces = self._replaces = True
 
     def _count_forward(self, chunk: int) -> None:
@@ -140,25 +150,12 @@ class FlatEngine:
 
     def _graphed(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """Return the micro-batch's mean loss; its gradients are accumulated, divided by the number of micro-batches."""
-        if not self._graphs:
-            self._capture(tokens, labels)
         self._count_forward(0)
-        return self._graphs[self._accumulations[0].keep](tokens, labels).clone()
-
-    def _capture(self, tokens: Tensor, labels: Tensor) -> None:
-        """Capture a micro-batch, and a second time where the first of a step differs from those that follow.
-
-        This happens before the first gradients of a run exist, so what warm-up leaves behind may simply be cleared.
-        """
-        keeps = {self._accumulations[0].keep}
-        if self._replaces:
-            keeps = {False, self._num_microbatches > 1}
-        pool = None
-        for keep in sorted(keeps):
-            self._accumulations[0].keep = keep
-            self._graphs[keep] = GraphedMicroBatch(self._forward_backward, tokens, labels, pool)
-            pool = self._graphs[keep].pool()
-        self.optimizer.clear()
+        if self._graph is None:
+            # Before the first gradients of a run exist, so what warm-up leaves behind may simply be cleared.
+            self._graph = GraphedMicroBatch(self._forward_backward, tokens, labels)
+            self.optimizer.clear()
+        return self._graph(tokens, labels).clone()
 
     def _forward_backward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         if self.optimizer.stream is not None:
@@ -170,7 +167,7 @@ class FlatEngine:
         detached: Tensor = loss.detach()
         return detached
 
-    def forward(self, chunk: int, tokens: Tensor, labels: Optional[Tensor]) -> Tensor:
+    def forward(self, chunk: int, tokens: Tensor, labels: Tensor | None) -> Tensor:
         self._count_forward(chunk)
         output: Tensor = self._module(chunk, tokens, labels)
         return output
@@ -237,6 +234,11 @@ class FlatEngine:
         self.optimizer.publish()
 
 
+def _launch_bound(job: JobConfig) -> bool:
+    model, tokens = job.plan.model, job.plan.sizes.micro_batch_size * job.plan.model.sequence_length
+    return model_flops_per_token(model) * tokens / model.num_layers < GRAPH_BELOW_FLOPS
+
+
 def compile_layers(stage: Stage) -> None:
     """Compile each transformer layer by itself: equal layers share their kernels, so it costs one compilation.
 
@@ -244,7 +246,8 @@ def compile_layers(stage: Stage) -> None:
     """
     # Layers differ in nothing that the compiler guards, but modes do (evaluation, recomputation).
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    for layer in stage.decoder.layers:
+    layers: list[Any] = list(stage.decoder.layers)
+    for layer in layers:
         if layer._options.recompute_mlp:
             # A checkpoint cannot be compiled into, so its two sides are.
             layer.self_attention.forward = torch.compile(layer.self_attention.forward, dynamic=False)
@@ -272,6 +275,6 @@ def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo])
 
 
 def _unit(info: ParameterInfo) -> str:
-    """Return the layer that a matrix belongs to; norms, biases, embeddings and the head stay resident."""
-    is_matrix = len(info.global_shape) > 1 and info.name.startswith("decoder.layers.")
-    return info.name.split(".")[2] if is_matrix else ""
+    """Return the layer that a matrix belongs to; norms, biases, adapters, embeddings and the head stay resident."""
+    match = _LAYER_MATRIX.fullmatch(info.name)
+    return "" if match is None else match.group(1)

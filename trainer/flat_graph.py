@@ -1,12 +1,12 @@
-"""A whole micro-batch, forward and backward, as one CUDA graph: the host launches it once instead of a thousand times.
+"""A whole micro-batch, forward and backward, as one CUDA graph: one launch instead of a thousand.
 
-Only for programs that allocate the same, call no collective that must be awaited on the host, and draw no random number.
+Only for programs that allocate the same each time, call no collective and draw no random number.
 """
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,11 +24,9 @@ class GraphedMicroBatch:
     The caller must clear the gradients that warm-up and capture leave behind.
     """
 
-    def __init__(
-        self, run: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, labels: Tensor, pool: Any = None
-    ) -> None:
+    def __init__(self, run: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, labels: Tensor) -> None:
         self._tokens, self._labels = tokens.clone(), labels.clone()
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARMUP_CALLS):
@@ -38,14 +36,10 @@ class GraphedMicroBatch:
         gc.collect()
         torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        with torch.cuda.graph(self._graph):
             self._loss = run(self._tokens, self._labels)
         # What warm-up needed outside of the graph's pool is needed no more.
         torch.cuda.empty_cache()
-
-    def pool(self) -> Any:
-        """Return the memory pool; a graph that is never replayed at the same time may share it."""
-        return self._graph.pool()
 
     def __call__(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """Return the loss tensor of the graph; the next call overwrites it."""

@@ -1,7 +1,7 @@
 """Where each parameter lies in one flat buffer, and which part of it a data-parallel rank owns.
 
-Parameters of one kind (decayed or not, counted in the gradient norm or not) lie together, so that one kernel steps them all;
-buckets are pieces of that order small enough to be reduced while the backward pass still runs. No tensors here.
+Parameters of one kind (decayed or not, counted in the gradient norm or not) lie together, so that one kernel steps them
+all; buckets are the pieces of that order that are reduced and gathered at a time. No tensors here.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def _accumulate_product_fake(target: torch.Tensor, left: torch.Tensor, right: to
 def accumulate_rows(target: torch.Tensor, rows: torch.Tensor) -> None:
     """Add the sum over all but the last dim of `rows` to `target`.
 
-    Opaque to the compiler on purpose: fused, a bias gradient would make it compute the activation's backward twice, once
-    for the sum and once for the matrix product that needs the same values in memory.
+    Opaque to the compiler on purpose: fused, a bias gradient would make it compute the activation's backward twice,
+    once for the sum and once for the matrix product that needs the same values in memory.
     """
     target.add_(rows.reshape(-1, rows.shape[-1]).sum(dim=0, dtype=target.dtype))
 
@@ -107,7 +107,7 @@ class BiasFunction(torch.autograd.Function):
 
 
 def flat_linear(x: torch.Tensor, weight: torch.Tensor, main_grad: torch.Tensor, keep: bool) -> torch.Tensor:
-    """Return `x @ weight.t()`; its backward pass adds the weight's gradient to `main_grad`, or replaces it (not `keep`)."""
+    """Return `x @ weight.t()`; its backward pass adds the weight's gradient to `main_grad`, or replaces that."""
     result: torch.Tensor = FlatLinearFunction.apply(x, weight, main_grad, keep)  # type: ignore[no-untyped-call]
     return result
 

@@ -22,7 +22,7 @@ from .flat_activation import fast_gelu
 from .flat_linear import add_bias, flat_linear, sink
 from .flat_loss import LossHead, flat_cross_entropy
 from .flat_sequence import gather_sequence, scatter_sequence
-from .model.layers import Mlp
+from .model.layers import Mlp, RowLinear
 from .model.stage import Stage
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def route_gradients(
 
 def _adopt(module: nn.Module, own: Mapping[str, Tensor], accumulation: Accumulation) -> None:
     kind = type(module)
-    base: type = {ColumnParallelLinear: FlatColumn}.get(kind, kind)
-    if isinstance(module, RowParallelLinear):
-        base = FlatRow
+    # Only these classes themselves: one built on them (an adapter) computes something else.
+    fused = {ColumnParallelLinear: FlatColumn, RowParallelLinear: FlatRow, RowLinear: FlatRow}
+    base: type = fused.get(kind, kind) if "weight" in own else kind
     module.__class__ = _reading_class(base, tuple(own))
     if isinstance(module, (FlatColumn, FlatRow)):
         # A number, so that a compiled layer need not ask a process group.
@@ -71,7 +71,7 @@ def _adopt(module: nn.Module, own: Mapping[str, Tensor], accumulation: Accumulat
 
 @functools.cache
 def _reading_class(base: type, names: tuple[str, ...]) -> type:
-    """Return `base` with parameters that are read through `sink`; one class, so that equal layers share compiled code."""
+    """Return `base` with parameters read through `sink`; one class, so that equal layers share compiled code."""
     return type(f"Sinking{base.__name__}", (base,), {name: property(_reader(name)) for name in names})
 
 
@@ -148,7 +148,9 @@ class FlatStage(Stage):
     def _head(self, hidden: Tensor, labels: Tensor | None) -> Tensor:
         if labels is None:
             return super()._head(hidden, labels)
-        weight, main_grad, head = self.flat_head
+        fused: tuple[Tensor, Tensor, LossHead] = self.__dict__["flat_head"]
+        weight, main_grad, head = fused
+        assert self.output_layer is not None, "only the last stage has a head"
         group = self.output_layer.tp_group
         if self.config.sequence_parallel:
             hidden = gather_sequence(hidden, group, group.size())

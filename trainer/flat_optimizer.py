@@ -1,7 +1,7 @@
-"""Reduction, norm, clipping and the AdamW step on flat buffers: one collective a bucket, one kernel a kind of parameter.
+"""Reduction, norm, clipping and the AdamW step on flat buffers: one collective a bucket, one kernel a kind.
 
-Independent of the model: it works on any named parameters. Gradients of all backward passes of a step are summed in fp32
-in `main_grads`, either by modules that know it (trainer.flat_modules) or by leaf hooks.
+Independent of the model: it works on any named parameters. Gradients of all backward passes of a step are summed in
+fp32 in `main_grads`, either by modules that know it (trainer.flat_modules) or by leaf hooks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from .flat_adamw import AdamWConstants, AdamWKernels, clip_factor, step_scalars
 from .flat_layout import Bucket, FlatLayout, Kind, ParameterSpec, plan_flat_layout
-from .flat_state import FlatState, Streaming
+from .flat_state import RESIDENT, FlatState, Streaming
 from .flat_stream import UnitStream
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class FlatOptimizer:
         parameters: Sequence[FlatParameter],
         groups: FlatGroups,
         options: FlatOptions,
-        streaming: Streaming = Streaming(),
+        streaming: Streaming = RESIDENT,
     ) -> None:
         specs = [ParameterSpec(p.name, tuple(p.parameter.shape), p.decayed, p.counted, p.unit) for p in parameters]
         by_name = {p.name: p.parameter for p in parameters}
@@ -83,7 +83,7 @@ class FlatOptimizer:
         self.state = FlatState(self.layout, by_name, groups.shard, streaming)
         views = self.state.parameter_views(self.state.whole_grads)
         self.main_grads: dict[nn.Parameter, Tensor] = {by_name[name]: view for name, view in views.items()}
-        self.stream = UnitStream(self.state, groups.data, streaming) if streaming != Streaming() else None
+        self.stream = UnitStream(self.state, groups.data, streaming) if streaming != RESIDENT else None
         self._kernels = AdamWKernels.for_device(self.state.device)
         self._scalars = torch.zeros(3, dtype=torch.float32, device=self.state.device)
         self.replaces = False
@@ -94,7 +94,7 @@ class FlatOptimizer:
     def accumulate_by_hooks(self) -> None:
         """Let autograd's own leaf hooks add gradients; for models whose modules were not rewired."""
         for parameter, main_grad in self.main_grads.items():
-            parameter.register_post_accumulate_grad_hook(_Accumulate(main_grad))
+            parameter.register_post_accumulate_grad_hook(_Accumulate(main_grad))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def step(self, learning_rate: float, divisor: float = 1.0) -> Tensor:

@@ -1,6 +1,6 @@
 """Sequence parallelism's two mappings between a split and a whole sequence, in a form that compiles without a break.
 
-Megatron's own take buffers and devices from module state, which the compiler cannot follow; the mathematics are the same.
+Megatron's own take buffers and devices from module state, which the compiler cannot follow; the mathematics are equal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _ScatterSequence(torch.autograd.Function):
 
 
 def gather_sequence(part: Tensor, group: dist.ProcessGroup, size: int) -> Tensor:
-    """Return the whole sequence (dim 0) of which each of `size` ranks holds a part; the gradient is summed and split."""
+    """Return the whole sequence (dim 0) of which `size` ranks hold a part each; the gradient is summed and split."""
     whole: Tensor = _GatherSequence.apply(part, group, size)  # type: ignore[no-untyped-call]
     return whole
 

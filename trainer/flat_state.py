@@ -1,7 +1,7 @@
 """The tensors behind a FlatLayout: weights, gradients and AdamW state, and the parameters as views of them.
 
-The state is the rank's own shard. Whole weights and gradients of a bucket are resident (ZeRO 0 and 1), or lie in one of a
-few buffers that buckets take turns in (ZeRO 2: gradients, ZeRO 3: weights too; see trainer.flat_stream).
+The state is the rank's own shard. Whole weights and gradients of a bucket are resident (ZeRO 0 and 1), or lie in one
+of a few buffers that buckets take turns in (ZeRO 2: gradients, ZeRO 3: weights too; see trainer.flat_stream).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class Streaming:
 
     gradients: bool = False
     weights: bool = False
+
+
+RESIDENT = Streaming()
 
 
 class FlatState:

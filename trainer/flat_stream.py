@@ -1,7 +1,7 @@
 """ZeRO 2 and 3 on flat buffers: units of parameters that are gathered before they are used and reduced after.
 
-A unit (the matrices of one layer) always uses the same buffer, so addresses never change: compiled code and CUDA graphs
-keep working, and what autograd saved in the forward pass is valid again once the unit is gathered for its backward pass.
+A unit (the matrices of one layer) always uses the same buffer, so addresses never change: compiled code and CUDA
+graphs keep working, and what autograd saved in the forward pass is valid again once the unit is gathered once more.
 Communication runs on its own stream, one unit ahead of the computation.
 """
 
@@ -31,7 +31,8 @@ class UnitStream:
         """Whether every backward pass replaces what a unit's buffer holds, so that it need not be emptied."""
         self._held: list[int | None] = [None] * TURNS
         self._last: int | None = None
-        self._side = torch.cuda.Stream() if state.device.type == "cuda" else None
+        cuda = state.device.type == "cuda"
+        self._side = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self._ready: list[Any] = [None] * TURNS
         self._drained: list[Any] = [None] * TURNS
 

@@ -42,7 +42,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A sweep; `steal` is the share of all CPU time since its start that the hypervisor gave to others (None: unknown)."""
+    """A sweep; `steal` is the share of CPU time during it that the hypervisor gave to others (None: unknown)."""
 
     world_size: int
     backend: str

@@ -11,10 +11,15 @@ from rackweave.plan.layout import ParallelSizes
 from ..config import PLAN_SCHEMA, TRAIN_SCHEMA, JobConfig, ModelConfig, PlanConfig, TrainConfig
 from ..schema import parse
 
-# Constant learning rate: both programs of a comparison take the same one, and every step costs the same.
 LEARNING_RATE = 3e-4
+WARMUP_STEPS = 40
 CLIP_GRAD = 1.0
 TIMEOUT_S = 300.0
+
+
+def rate(step: int) -> float:
+    """Return the learning rate of a step, the same for all programs: a linear warm-up keeps the losses comparable."""
+    return LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class BenchCase:
     zero_stage: int = 1
     recompute: str = "none"
     dtype: str = "bfloat16"
+    engine: str = "flat"
     seed: int = 1234
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -159,6 +165,7 @@ def _train(case: BenchCase, backend: str) -> TrainConfig:
             "run": case.name,
             "seed": case.seed,
             "dtype": case.dtype,
+            "engine": case.engine,
             "backend": backend,
             "steps": 1,
             "data": {

@@ -9,12 +9,14 @@ import contextlib
 import gc
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._C._autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,8 +27,8 @@ from ..model.build import build_stages
 from ..model.partition import stage_parameters
 from .case import BenchCase, job_of
 from .measure import Measurement, measure
-from .programs import Batches, PeerProgram, deepspeed_program, flat_program
-from .synthetic import SyntheticTokens
+from .programs import PeerProgram, deepspeed_program, flat_program
+from .synthetic import Batches, SyntheticTokens
 
 # program -> (fused, compiled, graphed); the peer's rows are built elsewhere.
 FLAT_PROGRAMS: Mapping[str, Acceleration | None] = {
@@ -53,11 +55,12 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """How long to run: untimed steps, timed steps, and whether to profile one more."""
+    """How long to run: untimed and timed steps, whether to profile one more, what keeps others off (see measure)."""
 
     warmup: int
     timed: int
     profiled: bool = False
+    alone: AbstractContextManager[object] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,10 @@ class Row:
             if memory is None
             else f"  {memory:6.2f} / {shown.max_reserved_gib:6.2f} / {shown.device_used_gib:6.2f} GiB"
         )
+        case = self.case
         return (
-            f"{self.case.name:14s} ga{self.case.num_microbatches} mb{self.case.micro_batch_size} z{self.case.zero_stage} "
-            f"{self.case.recompute:9s} {self.program:24s} {shown.step_time_s * 1e3:9.2f} ms  "
+            f"{case.name:14s} ga{case.num_microbatches} mb{case.micro_batch_size} z{case.zero_stage} "
+            f"{case.recompute:9s} {self.program:24s} {shown.step_time_s * 1e3:9.2f} ms  "
             f"{self.tflops_per_gpu:6.1f} TFLOP/s{peak}  loss {shown.losses[-1]:.4f}{busy}"
         )
 
@@ -108,7 +112,7 @@ def run_program(name: str, case: BenchCase, mesh: Mesh, span: Span, out: Path) -
     chosen = sdpa_kernel(list(ATTENTION[attention])) if attention else contextlib.nullcontext()
     with chosen:
         program = _build(program_name, case, mesh)
-        shown = measure(program.step, span.warmup, span.timed, mesh.device)
+        shown = measure(program.step, span.warmup, span.timed, mesh.device, span.alone)
         busy = (
             _profile(program, span.warmup + span.timed, out / f"profile-{case.name}-{name}.txt")
             if span.profiled
@@ -160,14 +164,14 @@ def _profile(program: Program, index: int, path: Path) -> float | None:
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in shown.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type == DeviceType.CUDA
     )
     busy, covered_until = 0.0, spans[0][0]
     for start, end in spans:
         busy += max(0.0, end - max(start, covered_until))
         covered_until = max(covered_until, end)
     table = shown.key_averages().table(sort_by="self_device_time_total", row_limit=45, max_name_column_width=90)
-    share = busy / (covered_until - spans[0][0])
+    share: float = busy / (covered_until - spans[0][0])
     path.write_text(
         f"kernels cover {share:.2%} of {(covered_until - spans[0][0]) / 1e3:.2f} ms\n{table}\n", encoding="utf-8"
     )

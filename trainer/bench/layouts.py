@@ -16,23 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from megatron.core.pipeline_parallel import schedules
 from torch import Tensor
 
 from ..config import ModelConfig
 from ..data.samples import Batch
-from ..flat_engine import Acceleration, FlatEngine
+from ..engine import build_engine
 from ..flops import model_flops_per_token
 from ..mesh import Mesh, build_mesh, seed_mesh
 from ..model.build import build_stages
-from ..model.partition import stage_parameters
 from ..schedule import Schedule
 from ..telemetry import PhaseMarker
-from .case import LEARNING_RATE, TIMEOUT_S, BenchCase, job_of
+from .case import TIMEOUT_S, BenchCase, job_of, rate
 from .compare import Program, forget, initial_weights, versions
 from .measure import Measurement, measure
-from .programs import Batches
 from .spread_peer import DdpPeer, FsdpPeer
-from .synthetic import SyntheticTokens
+from .synthetic import Batches, SyntheticTokens
 
 PEERS = ("ddp", "fsdp2", "fsdp2-keep")
 
@@ -56,7 +55,9 @@ class LayoutRow:
         case = self.case
         name = f"tp{case.tensor_parallel_size} pp{case.pipeline_parallel_size} dp{case.data_parallel_size}"
         extra = f"vp{case.virtual_pipeline_size} z{case.zero_stage} {'sp' if case.sequence_parallel else '--'}"
-        memory = "" if self.max_allocated_gib is None else f"{self.max_allocated_gib:7.2f} {self.device_used_gib:7.2f} GiB"
+        memory = (
+            "" if self.max_allocated_gib is None else f"{self.max_allocated_gib:7.2f} {self.device_used_gib:7.2f} GiB"
+        )
         return (
             f"{self.program:18s} {name} {extra} mb{case.micro_batch_size} ga{case.num_microbatches:<3d} "
             f"{self.step_time_s * 1e3:9.1f} ms {self.tokens_per_second:10.0f} tok/s {self.tflops_per_gpu:7.1f} TFLOP/s "
@@ -78,11 +79,10 @@ class _SyntheticSampler:
 class LayoutProgram:
     """The trainer with Megatron's schedule in any layout."""
 
-    def __init__(self, case: BenchCase, batches: Batches, mesh: Mesh, out: Path, acceleration: Acceleration | None) -> None:
+    def __init__(self, case: BenchCase, batches: Batches, mesh: Mesh, out: Path) -> None:
         job = job_of(case, str(dist.get_backend()))
         self._stages = build_stages(job, mesh)
-        infos = list(stage_parameters(self._stages, case.model, mesh.where.tp_rank, case.tensor_parallel_size))
-        self._engine = FlatEngine(job, mesh, self._stages, infos, acceleration)
+        self._engine = build_engine(job, mesh, self._stages)
         marker = PhaseMarker(out / "phase" / f"{mesh.rank}.json", mesh.rank, "bench")
         self._schedule = Schedule(job, mesh, self._engine, self._stages, marker)
         # On the CPU: the schedule moves each micro-batch itself.
@@ -92,7 +92,7 @@ class LayoutProgram:
     def step(self, index: int) -> Tensor:
         """Train one step; return this rank's share of the mean loss, zero on ranks that have none."""
         losses = self._schedule.train(self._sampler, index)
-        self._engine.step(LEARNING_RATE)
+        self._engine.step(rate(index))
         if not losses or not self._counts:
             return torch.zeros((), device=self._device)
         return torch.stack([loss.detach().float() for loss in losses]).mean()
@@ -123,7 +123,13 @@ def layouts_of(model: ModelConfig, world: int, micro_batch: int, global_batch: i
         yield "3d", case(2, 2, sequence_parallel=True)
 
 
-def run_all(cases: Iterator[tuple[str, BenchCase]], out: Path, steps: tuple[int, int], tell: Callable[[str], None], deadline: float) -> list[LayoutRow]:
+def run_all(
+    cases: Iterator[tuple[str, BenchCase]],
+    out: Path,
+    steps: tuple[int, int],
+    tell: Callable[[str], None],
+    deadline: float,
+) -> list[LayoutRow]:
     """Run what fits before `deadline` (time.time()); a layout that fails on any rank is reported and left out."""
     rows: list[LayoutRow] = []
     for name, case in cases:
@@ -133,7 +139,7 @@ def run_all(cases: Iterator[tuple[str, BenchCase]], out: Path, steps: tuple[int,
         began = time.time()
         row, problem = None, ""
         try:
-            row = _run(name, case, out, steps)
+            row = run_layout(name, case, out, steps)
         except Exception:  # noqa: BLE001 - one failing layout must not waste the machines
             problem = traceback.format_exc()
         forget()
@@ -155,17 +161,23 @@ def _late(deadline: float) -> bool:
     return bool(late[0])
 
 
-def _run(name: str, case: BenchCase, out: Path, steps: tuple[int, int]) -> LayoutRow:
+def run_layout(name: str, case: BenchCase, out: Path, steps: tuple[int, int]) -> LayoutRow:
+    """Measure one layout, or one of the PEERS; every rank must call this. `steps`: untimed, timed."""
     mesh = _mesh(case)
     source = SyntheticTokens(case.model.vocab_size, case.model.sequence_length, case.seed)
-    program = _program(name, case, Batches(source, case, mesh.where.dp_rank, mesh.device), mesh, out)
-    shown = measure(program.step, *steps, mesh.device)
+    # The schedule's seam is global and would keep a finished program, and its memory, alive.
+    seam = schedules.backward_step
+    try:
+        program = _program(name, case, Batches(source, case, mesh.where.dp_rank, mesh.device), mesh, out)
+        shown = measure(program.step, *steps, mesh.device)
+    finally:
+        schedules.backward_step = seam
     return _row(name, case, shown, mesh)
 
 
 def _program(name: str, case: BenchCase, batches: Batches, mesh: Mesh, out: Path) -> Program:
     if name not in PEERS:
-        return LayoutProgram(case, batches, mesh, out, None)
+        return LayoutProgram(case, batches, mesh, out)
     weights = dict(initial_weights(case, mesh))
     if name == "ddp":
         return DdpPeer(case, batches, weights)
@@ -189,7 +201,8 @@ def _row(name: str, case: BenchCase, shown: Measurement, mesh: Mesh) -> LayoutRo
     facts = mesh.gather((shown.losses, shown.max_allocated_gib, shown.max_reserved_gib, shown.device_used_gib))
     # Peers: every rank has a loss of its own samples; layouts: one tensor rank of the last stage of each replica.
     losses = tuple(sum(values) / case.data_parallel_size for values in zip(*(fact[0] for fact in facts)))
-    peaks = [None if facts[0][i] is None else max(fact[i] for fact in facts) for i in (1, 2, 3)]
+    allocated, reserved, used = (None if facts[0][i] is None else max(fact[i] for fact in facts) for i in (1, 2, 3))
     seconds = shown.step_time_s
     flops = model_flops_per_token(case.model) * case.tokens_per_step / case.world_size
-    return LayoutRow(name, case, seconds, case.tokens_per_step / seconds, flops / seconds / 1e12, *peaks, losses)
+    tokens_per_second, tflops = case.tokens_per_step / seconds, flops / seconds / 1e12
+    return LayoutRow(name, case, seconds, tokens_per_second, tflops, allocated, reserved, used, losses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Callable
 
@@ -30,18 +31,34 @@ class Measurement:
         return statistics.median(self.step_times_s)
 
 
-def measure(step: Callable[[int], Tensor], warmup: int, timed: int, device: torch.device) -> Measurement:
-    """Call `step(index)` warmup + timed times; it returns the loss as a device tensor that nothing waits for."""
-    losses = [step(index).detach().clone() for index in range(warmup)]
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    clock = EventClock() if device.type == "cuda" else HostClock()
-    clock.mark()
-    for index in range(warmup, warmup + timed):
-        losses.append(step(index).detach().clone())
+def measure(
+    step: Callable[[int], Tensor],
+    warmup: int,
+    timed: int,
+    device: torch.device,
+    alone: AbstractContextManager[object] | None = None,
+) -> Measurement:
+    """Call `step(index)` warmup + timed times; it returns the loss as a device tensor that nothing waits for.
+
+    Args:
+        step: trains one step.
+        warmup: steps before the clock starts; the first of them compiles.
+        timed: steps that are timed.
+        device: where the step runs.
+        alone: entered for all steps but the first, e.g. a lock that other processes on the device take too.
+    """
+    losses = [step(0).detach().clone()]
+    with alone or nullcontext():
+        losses += [step(index).detach().clone() for index in range(1, warmup)]
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        clock = EventClock() if device.type == "cuda" else HostClock()
         clock.mark()
-    times = clock.intervals_s()
+        for index in range(warmup, warmup + timed):
+            losses.append(step(index).detach().clone())
+            clock.mark()
+        times = clock.intervals_s()
     return Measurement(times, tuple(float(loss) for loss in losses), *_memory(device))
 
 
@@ -60,7 +77,7 @@ class EventClock:
 
     def mark(self) -> None:
         """Note the present."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)
 

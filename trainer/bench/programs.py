@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,31 +12,9 @@ from ..flat_engine import Acceleration, FlatEngine, compile_layers
 from ..mesh import Mesh
 from ..model.build import build_stages
 from ..model.partition import stage_parameters
-from .case import CLIP_GRAD, LEARNING_RATE, BenchCase, job_of
+from .case import CLIP_GRAD, LEARNING_RATE, BenchCase, job_of, rate
 from .peer import PeerGpt, peer_name
-from .synthetic import SyntheticTokens
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Micro-batches of one data-parallel rank, on its device."""
-
-    source: SyntheticTokens
-    case: BenchCase
-    dp_rank: int
-    device: torch.device
-
-    def micro_batch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and labels of a micro-batch; samples of a step are dealt to ranks micro-batch by micro-batch."""
-        per_round = self.case.micro_batch_size * self.case.data_parallel_size
-        first = step * self.case.global_batch_size + index * per_round + self.dp_rank * self.case.micro_batch_size
-        tokens, labels = self.source.batch(first, self.case.micro_batch_size)
-        if self.device.type == "cuda":
-            return (
-                tokens.pin_memory().to(self.device, non_blocking=True),
-                labels.pin_memory().to(self.device, non_blocking=True),
-            )
-        return tokens, labels
+from .synthetic import Batches
 
 
 @torch.no_grad()
@@ -56,6 +33,12 @@ def peer_optimizer(model: nn.Module, device: torch.device) -> torch.optim.AdamW:
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda")
+
+
+def set_rate(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Set the learning rate of a step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate(step)
 
 
 class PeerProgram:
@@ -77,9 +60,10 @@ class PeerProgram:
             tokens, labels = self._batches.micro_batch(index, micro)
             with torch.autocast(self._batches.device.type, torch.bfloat16, enabled=self._case.dtype == "bfloat16"):
                 loss = self._run(tokens, labels) / self._case.num_microbatches
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_GRAD)
+        set_rate(self._optimizer, index)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total
@@ -103,7 +87,7 @@ class TrainerProgram:
         total = torch.zeros((), device=self._batches.device)
         for micro in range(self._case.num_microbatches):
             total += self._micro_batch(*self._batches.micro_batch(index, micro))
-        self.engine.step(LEARNING_RATE)
+        self.engine.step(rate(index))
         return total / self._case.num_microbatches
 
 

@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .case import CLIP_GRAD, BenchCase
 from .peer import PeerGpt
-from .programs import Batches, load_peer, peer_optimizer
+from .programs import load_peer, peer_optimizer, set_rate
+from .synthetic import Batches
 
 
 class DdpPeer:
@@ -41,6 +42,7 @@ class DdpPeer:
                 loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self._ddp.parameters(), CLIP_GRAD)
+        set_rate(self._optimizer, index)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total
@@ -65,7 +67,7 @@ class FsdpPeer:
                 layer.compile()
             fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
         self._model: Any = fully_shard(model, mp_policy=policy, reshard_after_forward=reshard)
-        self._optimizer = peer_optimizer(self._model, batches.device)
+        self._optimizer = peer_optimizer(model, batches.device)
 
     def step(self, index: int) -> Tensor:
         """Train one step; return the mean loss of this rank's samples."""
@@ -78,6 +80,7 @@ class FsdpPeer:
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_GRAD)
+        set_rate(self._optimizer, index)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .case import BenchCase
+
 # Every second token follows from the one before; the factor is odd and the offset is not 0, so most tokens move.
 _FACTOR, _OFFSET = 31, 7
 
@@ -34,3 +36,25 @@ class SyntheticTokens:
         drawn = (self.vocab_size**uniform).long() - 1
         following = (drawn * _FACTOR + _OFFSET) % self.vocab_size
         return torch.stack((drawn, following), dim=1).flatten()[: self.sequence_length + 1]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Micro-batches of one data-parallel rank, on its device."""
+
+    source: SyntheticTokens
+    case: BenchCase
+    dp_rank: int
+    device: torch.device
+
+    def micro_batch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return tokens and labels; ranks are dealt the samples of a step micro-batch by micro-batch."""
+        per_round = self.case.micro_batch_size * self.case.data_parallel_size
+        first = step * self.case.global_batch_size + index * per_round + self.dp_rank * self.case.micro_batch_size
+        tokens, labels = self.source.batch(first, self.case.micro_batch_size)
+        if self.device.type == "cuda":
+            return (
+                tokens.pin_memory().to(self.device, non_blocking=True),
+                labels.pin_memory().to(self.device, non_blocking=True),
+            )
+        return tokens, labels
