@@ -7,6 +7,7 @@ the tensor group between the linears.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from megatron.core.tensor_parallel import (
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from ..config import ModelConfig
 
@@ -198,7 +200,7 @@ class TransformerLayer(nn.Module):
         attended, bias = self.self_attention(self.input_layernorm(hidden), rotary)
         hidden = self._add(hidden, attended, bias)
         if self._options.recompute_mlp and self.training:
-            output: Tensor = checkpoint(self._feed_forward, False, hidden)
+            output: Tensor = run_again_in_backward(self._options, self._feed_forward, hidden)
             return self._add(hidden, output, None)
         return self._add(hidden, self._feed_forward(hidden), None)
 
@@ -211,6 +213,19 @@ class TransformerLayer(nn.Module):
         if bias is not None:
             output = output + bias
         return residual + drop(output, self._options.hidden_dropout, self.training, self._options.sequence_parallel)
+
+
+def run_again_in_backward(options: LayerOptions, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Run a function without keeping its activations.
+
+    Megatron's checkpoint restores the random states of all tensor ranks, which makes the host wait for the GPU twice a
+    call; a model that draws nothing needs none of it.
+    """
+    if options.hidden_dropout > 0.0 or options.attention_dropout > 0.0:
+        output: Tensor = checkpoint(function, False, *inputs)
+        return output
+    plain: Tensor = torch_checkpoint(function, *inputs, use_reentrant=True, preserve_rng_state=False)
+    return plain
 
 
 def drop(hidden: Tensor, probability: float, training: bool, sequence_parallel: bool) -> Tensor:

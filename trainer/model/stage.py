@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel import (
     ColumnParallelLinear,
     VocabParallelEmbedding,
-    checkpoint,
     scatter_to_sequence_parallel_region,
     vocab_parallel_cross_entropy,
 )
@@ -19,7 +18,16 @@ from megatron.core.transformer.enums import ModelType
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from .layers import LayerOptions, ParallelNorm, Rotary, TransformerLayer, _no_init, drop, parameter_device
+from .layers import (
+    LayerOptions,
+    ParallelNorm,
+    Rotary,
+    TransformerLayer,
+    _no_init,
+    drop,
+    parameter_device,
+    run_again_in_backward,
+)
 
 
 @dataclass(frozen=True)
@@ -75,15 +83,15 @@ class Decoder(nn.Module):
         recompute_layers: bool,
     ) -> None:
         super().__init__()
-        self._recompute_layers = recompute_layers
+        self._options, self._recompute_layers = options, recompute_layers
         self.layers = nn.ModuleList(TransformerLayer(options, config, group) for _ in range(span.num_layers))
         self.final_layernorm = ParallelNorm(options, config, group) if span.has_output else None
 
     def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         for layer in self.layers:
             if self._recompute_layers and self.training:
-                # Megatron's checkpoint takes tensors only, so the pair is handed over as two arguments.
-                hidden = checkpoint(_with_rotary(layer), False, hidden, *(rotary or ()))
+                # A checkpoint takes tensors only, so the pair is handed over as two arguments.
+                hidden = run_again_in_backward(self._options, _with_rotary(layer), hidden, *(rotary or ()))
             else:
                 hidden = layer(hidden, rotary)
         return hidden if self.final_layernorm is None else self.final_layernorm(hidden)
