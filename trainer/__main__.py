@@ -7,6 +7,7 @@ import logging
 import mmap
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from .errors import StopError, TrainerError
 from .outcome import Exit, Result, classify, write_result
 
 if TYPE_CHECKING:
+    from .memory import MemoryMeter
     from .telemetry import EventLog, PhaseMarker
 
 LOG = logging.getLogger("trainer")
@@ -47,18 +49,23 @@ def _run(job: JobConfig, environment: LaunchEnvironment) -> int:
     # The last one only so that a report of exhausted memory need not load it.
     from . import failure  # noqa: F401
     from .job import Reporting, run_job
+    from .memory import MemoryMeter
     from .requests import ExitRequests
     from .telemetry import EventLog, PhaseMarker
 
     marker = PhaseMarker(job.attempt / "phase" / f"{environment.rank}.json", environment.rank, environment.host)
     events = EventLog(job.attempt / "events.jsonl", environment.rank, writer=environment.rank == 0)
-    ending = _Ending(job, environment, marker, events)
+    device = "cpu" if job.train.backend == "gloo" else f"cuda:{environment.local_rank}"
+    ending = _Ending(job, environment, marker, events, MemoryMeter(device, job.train.memory_limit_gib), device)
 
     def ended_by_signal() -> None:
-        ending.write(Exit.RETRY, f"ended by SIGTERM in phase {marker.phase}")
-        os._exit(Exit.RETRY.value)
+        # A rank that is explaining its own failure knows more than this signal, its launcher's answer to a failure.
+        if not ending.explaining.is_set():
+            ending.write(Exit.RETRY, f"ended by SIGTERM in phase {marker.phase}")
+            os._exit(Exit.RETRY.value)
 
-    reporting = Reporting(events, marker, ExitRequests(job.attempt, environment.rank == 0, ended_by_signal))
+    requests = ExitRequests(job.attempt, environment.rank == 0, ended_by_signal)
+    reporting = Reporting(events, marker, requests, ending.meter)
     return _recorded(lambda: run_job(job, environment, reporting), ending)
 
 
@@ -70,8 +77,11 @@ class _Ending:
     environment: LaunchEnvironment
     marker: PhaseMarker
     events: EventLog
-    parachute: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, PARACHUTE_BYTES))
-    """Address space that nobody touches, so it costs nothing until it is given up."""
+    meter: MemoryMeter
+    device: str
+    explaining: threading.Event = field(default_factory=threading.Event)
+    parachute: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, PARACHUTE_BYTES, mmap.MAP_PRIVATE))
+    """Private memory that nobody touches, so it costs nothing until it is given up."""
 
     def write(self, end: Exit, reason: str) -> None:
         """Write the result, and the event that closes the log."""
@@ -84,13 +94,13 @@ class _Ending:
         """Return the sentence for a failure, after writing what helps to understand it."""
         from .failure import Where, dump_collectives, is_out_of_memory, report_out_of_memory
 
-        environment = self.environment
-        device = "cpu" if self.job.train.backend == "gloo" else f"cuda:{environment.local_rank}"
-        where = Where(self.job.attempt, environment.rank, environment.host, self.marker.phase, self.marker.step, device)
-        if is_out_of_memory(error):
+        self.explaining.set()
+        rank, host = self.environment.rank, self.environment.host
+        where = Where(self.job.attempt, rank, host, self.marker.phase, self.marker.step, self.device)
+        if is_out_of_memory(error, self.meter):
             # Room for the report itself.
             self.parachute.close()
-            return report_out_of_memory(where)
+            return report_out_of_memory(where, error, self.job, self.meter)
         if end is Exit.RETRY:
             dump_collectives(where)
         if isinstance(error, TrainerError):

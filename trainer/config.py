@@ -145,6 +145,29 @@ class SizesConfig:
         )
 
 
+def check_model_sizes(model: ModelConfig, sizes: SizesConfig) -> None:
+    """Raise StopError if a model cannot be cut as the sizes say."""
+    tp = sizes.tensor_parallel_size
+    for name in ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size"):
+        if getattr(model, name) % tp:
+            raise StopError(f"{name}={getattr(model, name)} is not a multiple of tensor_parallel_size={tp}")
+    if sizes.sequence_parallel and model.sequence_length % tp:
+        raise StopError(f"sequence_length={model.sequence_length} is not a multiple of tensor_parallel_size={tp}")
+    stages = sizes.pipeline_parallel_size * sizes.virtual_pipeline_size
+    if model.num_layers % stages:
+        raise StopError(
+            f"num_layers={model.num_layers} is not a multiple of pipeline_parallel_size="
+            f"{sizes.pipeline_parallel_size} x virtual_pipeline_size={sizes.virtual_pipeline_size}"
+        )
+    if model.tied_embeddings and sizes.pipeline_parallel_size > 1 and sizes.zero_stage > 1:
+        raise StopError(
+            f"tied embeddings over pipeline_parallel_size={sizes.pipeline_parallel_size} need zero_stage <= 1, "
+            f"not {sizes.zero_stage}: ZeRO-{sizes.zero_stage} reduces gradients before the two copies are summed"
+        )
+    if model.tied_embeddings and sizes.zero_stage == 3:
+        raise StopError("tied embeddings need zero_stage <= 2: ZeRO-3 gathers each parameter for one module")
+
+
 @dataclass(frozen=True)
 class RankConfig:
     """One row of the plan's rank table."""
@@ -183,7 +206,7 @@ class PlanConfig:
         if self.schema != PLAN_SCHEMA:
             raise StopError(f"plan.json has schema {self.schema!r}; this trainer reads {PLAN_SCHEMA}")
         self._check_ranks()
-        self._check_model()
+        check_model_sizes(self.model, self.sizes)
 
     def _check_ranks(self) -> None:
         try:
@@ -205,28 +228,6 @@ class PlanConfig:
             raise
         except RackweaveError as error:
             raise StopError(f"plan.json: {error}") from error
-
-    def _check_model(self) -> None:
-        model, sizes = self.model, self.sizes
-        tp = sizes.tensor_parallel_size
-        for name in ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size"):
-            if getattr(model, name) % tp:
-                raise StopError(f"{name}={getattr(model, name)} is not a multiple of tensor_parallel_size={tp}")
-        if sizes.sequence_parallel and model.sequence_length % tp:
-            raise StopError(f"sequence_length={model.sequence_length} is not a multiple of tensor_parallel_size={tp}")
-        stages = sizes.pipeline_parallel_size * sizes.virtual_pipeline_size
-        if model.num_layers % stages:
-            raise StopError(
-                f"num_layers={model.num_layers} is not a multiple of pipeline_parallel_size="
-                f"{sizes.pipeline_parallel_size} x virtual_pipeline_size={sizes.virtual_pipeline_size}"
-            )
-        if model.tied_embeddings and sizes.pipeline_parallel_size > 1 and sizes.zero_stage > 1:
-            raise StopError(
-                f"tied embeddings over pipeline_parallel_size={sizes.pipeline_parallel_size} need zero_stage <= 1, "
-                f"not {sizes.zero_stage}: ZeRO-{sizes.zero_stage} reduces gradients before the two copies are summed"
-            )
-        if model.tied_embeddings and sizes.zero_stage == 3:
-            raise StopError("tied embeddings need zero_stage <= 2: ZeRO-3 gathers each parameter for one module")
 
 
 @dataclass(frozen=True)
@@ -425,6 +426,8 @@ class TrainConfig:
     guard: GuardConfig = GuardConfig()
     weights: WeightsConfig | None = None
     lora: LoraConfig | None = None
+    memory_limit_gib: float | None = None
+    """Cap on the memory of one rank: of its GPU, or on CPU of its writable private memory."""
 
     def __post_init__(self) -> None:
         if self.schema != TRAIN_SCHEMA:
@@ -435,6 +438,8 @@ class TrainConfig:
         if self.lora is not None and self.engine == "flat":
             raise StopError("lora needs engine=deepspeed: the flat engine rewires linears that adapters replace")
         require_at_least(self, 1, "steps")
+        if self.memory_limit_gib is not None and self.memory_limit_gib <= 0:
+            raise StopError(f"memory_limit_gib={self.memory_limit_gib} must be above 0")
 
 
 @dataclass(frozen=True)

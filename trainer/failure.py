@@ -10,11 +10,25 @@ from typing import Any
 
 import torch
 
+from .advice import Shortage, advise
+from .config import JobConfig
+from .memory import MemoryMeter, requested_bytes
 from .outcome import write_json
 
 OOM_SCHEMA = "rackweave.oom/1"
 LARGEST = 10
-NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "failed to map segment", "std::bad_alloc")
+NO_MEMORY = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "failed to map segment",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "CUDA out of memory",
+    "Cuda failure 2",
+    "Cuda failure 'out of memory'",
+)
+NO_THREAD = ("Resource temporarily unavailable", "can't start new thread")
+THREAD_STACK_BYTES = 16 << 20
 LOG = logging.getLogger("trainer")
 
 ADVICE = {
@@ -42,21 +56,25 @@ class Where:
     device: str
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException, meter: MemoryMeter) -> bool:
     """Tell whether an exception means that memory ran out, on the GPU or on the host."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
+    if any(text in str(error) for text in NO_THREAD):
+        # The system's words for too many threads, and for no room for the stack of one more.
+        return not meter.cuda and meter.limit_bytes() - meter.held_bytes() < THREAD_STACK_BYTES
     # PyTorch's CPU allocator, the dynamic loader and system calls each wrap ENOMEM in an exception of their own.
     return any(text in str(error) for text in NO_MEMORY)
 
 
-def report_out_of_memory(where: Where) -> str:
-    """Write `oom/<rank>.json` and return one sentence with phase, rank, sizes and advice."""
+def report_out_of_memory(where: Where, error: BaseException, job: JobConfig, meter: MemoryMeter) -> str:
+    """Write `oom/<rank>.json` and return one sentence with phase, rank, sizes and a layout that would fit."""
     tensors = _largest_tensors()
-    cuda = where.device.startswith("cuda")
-    allocated = torch.cuda.memory_allocated() if cuda else _resident_bytes()
-    reserved = torch.cuda.memory_reserved() if cuda else None
-    advice = ADVICE.get(where.phase, "a larger layout")
+    held, reserved, limit = meter.held_bytes(), meter.reserved_bytes(), meter.limit_bytes()
+    requested = requested_bytes(error)
+    shortage = Shortage(limit, min(meter.own_bytes(), held), held + requested, meter.cuda)
+    # Communicators are set up before there is a model: what they lack, no layout has taken.
+    found = advise(job, shortage, failed_by_layout=where.phase != "nccl_init")
     content = {
         "schema": OOM_SCHEMA,
         "rank": where.rank,
@@ -64,17 +82,26 @@ def report_out_of_memory(where: Where) -> str:
         "phase": where.phase,
         "step": where.step,
         "device": where.device,
-        "allocated_bytes": allocated,
+        "allocated_bytes": held,
         "reserved_bytes": reserved,
+        "program_bytes": shortage.own,
+        "requested_bytes": requested or None,
+        "limit_bytes": limit,
         "largest_tensors": tensors,
-        "advice": advice,
+        "advice": ADVICE.get(where.phase, "take a larger layout"),
+        "planner": found.sentence,
+        "layout": found.sizes,
+        "layout_needs_bytes": found.needed_bytes,
     }
     write_json(where.attempt / "oom" / f"{where.rank}.json", content)
-    held = f"{allocated / 2**30:.2f} GiB {'allocated' if cuda else 'resident'}"
+    sizes = f"{held / 2**30:.2f} GiB allocated of at most {limit / 2**30:.2f}"
     if reserved is not None:
-        held += f", {reserved / 2**30:.2f} GiB reserved"
+        sizes += f", {reserved / 2**30:.2f} GiB reserved"
     biggest = f"; largest tensor {tensors[0]['shape']} {tensors[0]['dtype']}" if tensors else ""
-    return f"out of memory in phase {where.phase} on rank {where.rank} ({held}{biggest}): {advice}"
+    return (
+        f"out of memory in phase {where.phase} on rank {where.rank} ({sizes}{biggest}): {content['advice']}; "
+        f"{found.sentence}"
+    )
 
 
 def dump_collectives(where: Where) -> Path | None:
@@ -107,8 +134,3 @@ def _largest_tensors() -> list[dict[str, Any]]:
             shape, dtype = list(thing.shape), str(thing.dtype).removeprefix("torch.")
             found[key] = {"bytes": size, "shape": shape, "dtype": dtype, "device": str(thing.device)}
     return sorted(found.values(), key=lambda entry: -int(entry["bytes"]))[:LARGEST]
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096

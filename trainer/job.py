@@ -21,6 +21,7 @@ from .errors import StopError
 from .exporters import open_exporters
 from .guard import LossGuard
 from .loop import LoopParts, evaluate, run_training
+from .memory import MemoryMeter
 from .mesh import Mesh, build_mesh, close_mesh, seed_mesh
 from .model.build import build_stages, imported_weights
 from .outcome import write_json
@@ -40,6 +41,7 @@ class Reporting:
     events: EventLog
     marker: PhaseMarker
     requests: ExitRequests
+    meter: MemoryMeter
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
     """
     check_world(environment, job.plan.sizes.world_size)
     device = _device(job, environment)
+    reporting.meter.apply_limit()
     _enter(reporting, "nccl_init")
     mesh = build_mesh(job.plan.sizes, environment.rank, device, _backend(job), job.train.timeouts.collective_s)
     agree(mesh, lambda: _place(job, environment, mesh))
@@ -66,6 +69,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
     checkpoints = CheckpointKeeper(job, mesh, reporting.events, reporting.marker)
     agree(mesh, checkpoints.claim)
     chosen = checkpoints.choose()
+    reporting.meter.mark_own()
     _enter(reporting, "model_build")
     seed_mesh(mesh, job.train.seed)
     stages = build_stages(job, mesh)
