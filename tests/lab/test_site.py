@@ -232,7 +232,7 @@ def send(lab, host, rank, signal):
 
 
 def survivors(lab):
-    return {host: lab.ssh(host, "pgrep --full 'trainer --attempt|torchrun' || true").split() for host in NODES}
+    return {host: lab.ssh(host, "pgrep --full 'trainer --attemp[t]|torchru[n]' || true").split() for host in NODES}
 
 
 @pytest.fixture
