@@ -19,10 +19,13 @@ def load_documents(directory: Path) -> list[NodeDocument]:
     documents = []
     for path in sorted(directory.glob("*.json")):
         try:
-            mapping = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            document = read_document(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise DocumentError(f"node document {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
             raise DocumentError(f"node document {path} is not JSON: {error}") from error
-        document = read_document(mapping)
+        except DocumentError as error:
+            raise DocumentError(f"{path}: {error}") from error
         if document.host != path.stem:
             raise DocumentError(
                 f"node document {path} describes {document.host}; it must be named {document.host}.json"

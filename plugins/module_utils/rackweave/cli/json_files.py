@@ -20,7 +20,7 @@ def read_json(path: str) -> object:
             return json.load(file)
     except OSError as error:
         raise DocumentError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{path}: not JSON: {error}") from error
 
 

@@ -135,7 +135,7 @@ def _request(arguments: argparse.Namespace) -> EnvironmentRequest:
     plugins = arguments.image_plugin
     return EnvironmentRequest(
         fabric=read_fabric(read_json(arguments.fabric)),
-        nccl_version=arguments.nccl_version or REFERENCE_NCCL,
+        nccl_version=REFERENCE_NCCL if arguments.nccl_version is None else arguments.nccl_version,
         torch_version=arguments.torch_version,
         profile=arguments.profile,
         nccl_plugins=None if plugins is None else tuple(plugins),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Union
 
 from ..errors import FabricError
+from ..hardware.address_text import Address, gid_value, interface_address
 from ..hardware.node import NodeDocument, Port
 from .block import Network
 
-Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
-
-@lru_cache(maxsize=65536)
 def gid_address(gid: str) -> Address:
     """Return the address in a GID: IPv4 where one is embedded (``::ffff:192.0.2.1``), else IPv6.
 
@@ -22,10 +17,9 @@ def gid_address(gid: str) -> Address:
         FabricError: if the text is no GID.
     """
     try:
-        address = ipaddress.IPv6Address(gid)
+        return gid_value(gid)
     except ValueError as error:
         raise FabricError(f"GID {gid!r} is not written like an IPv6 address: {error}") from error
-    return address.ipv4_mapped or address
 
 
 def routable_addresses(document: NodeDocument, port: Port) -> tuple[Address, ...]:
@@ -34,7 +28,7 @@ def routable_addresses(document: NodeDocument, port: Port) -> tuple[Address, ...
     names = {port.netdev} - {None}
     for interface in document.interfaces:
         if interface.name in names:
-            found.extend(ipaddress.ip_interface(text).ip for text in interface.addresses)
+            found.extend(interface_address(text).ip for text in interface.addresses)
     usable = [address for address in found if not address.is_link_local and not address.is_unspecified]
     return tuple(dict.fromkeys(usable))
 

@@ -11,8 +11,9 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..hardware.address_text import Address
 from ..hardware.node import Gid
-from .addresses import Address, gid_address
+from .addresses import gid_address
 from .block import Network
 
 SEARCH_SINCE = "2.21"

@@ -42,7 +42,7 @@ class EnvironmentRequest:
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
             raise FabricError(f"profile={self.profile!r} must be one of {', '.join(PROFILES)}")
-        if self.fabric.kind != "ethernet" and not version_numbers(self.nccl_version or ""):
+        if self.fabric.kind != "ethernet" and len(version_numbers(self.nccl_version or "")) < 2:
             raise FabricError(
                 f"nccl_version={self.nccl_version!r}: name the NCCL that the job loads (like 2.22.3); which variables "
                 f"help or harm on a fabric of kind {self.fabric.kind} depends on it"

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from functools import lru_cache
 
 from ..errors import DocumentError
+from .address_text import gid_value, interface_address
 from .compact import document_text, expanded
 from .node import (
     GPU_SOURCES,
@@ -37,6 +40,8 @@ __all__ = ["NodeDocument", "as_json", "document_text", "read_document"]
 
 # A host name becomes a file name (nccl/<host>.conf), so nothing that could leave the directory may pass.
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
+GID_ROWS = 65536
 IOMMU_STATES = ("off", "passthrough", "on")
 LINK_LAYERS = ("InfiniBand", "Ethernet", "Unspecified")
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -96,6 +101,7 @@ def _refuse_duplicates(document: NodeDocument) -> None:
         "gpus[].uuid": [gpu.uuid for gpu in document.gpus if gpu.uuid],
         "nics[].device": [nic.device for nic in document.nics],
         "interfaces[].name": [interface.name for interface in document.interfaces],
+        **{f"nics[{nic.device}].ports[].port": [port.port for port in nic.ports] for nic in document.nics},
     }
     for key, values in identities.items():
         if len(set(values)) != len(values):
@@ -168,7 +174,7 @@ def _gpu(row: Row) -> Gpu:
 
 def _nic(row: Row) -> Nic:
     return Nic(
-        device=row.required("device", row.text("device")),
+        device=_device_name(row),
         bdf=_bdf(row),
         pci_id=row.text("pci_id"),
         slot=row.text("slot"),
@@ -190,24 +196,60 @@ def _nic(row: Row) -> Nic:
 
 def _port(row: Row) -> Port:
     return Port(
-        port=row.required("port", row.whole("port")),
+        port=_from_one(row, "port"),
         state=row.text("state"),
         physical_state=row.text("physical_state"),
-        rate_gbps=row.number("rate_gbps"),
+        rate_gbps=_rate(row),
         link_layer=row.choice("link_layer", LINK_LAYERS),
         netdev=row.text("netdev"),
         mac=row.text("mac"),
         mtu=row.whole("mtu"),
         active_mtu=row.whole("active_mtu"),
         port_guid=row.text("port_guid"),
-        gids=row.rows("gids", _gid),
+        gids=_gid_rows(row),
     )
 
 
+def _device_name(row: Row) -> str:
+    """Return the name of an RDMA device; it becomes an entry of NCCL's list, where a colon or comma would part it."""
+    name = row.required("device", row.text("device"))
+    if not DEVICE_NAME.fullmatch(name):
+        raise row.fail("device", "a device name like mlx5_0")
+    return name
+
+
+def _from_one(row: Row, key: str) -> int:
+    value = row.required(key, row.whole(key))
+    if value < 1:
+        raise row.fail(key, "a number from 1")
+    return value
+
+
+def _rate(row: Row) -> float | None:
+    value = row.number("rate_gbps")
+    if value is not None and not (value >= 0 and math.isfinite(value)):
+        raise row.fail("rate_gbps", "a rate in Gb/s")
+    return value
+
+
+def _gid_rows(row: Row) -> tuple[Gid, ...]:
+    gids = row.rows("gids", _gid)
+    if len({gid.index for gid in gids}) != len(gids):
+        raise DocumentError(f"{row.where}: gids has one index more than once")
+    return gids
+
+
 def _gid(row: Row) -> Gid:
+    index, gid = row.required("index", row.whole("index")), row.required("gid", row.text("gid"))
+    if not 0 <= index < GID_ROWS:
+        raise row.fail("index", f"a row from 0 to {GID_ROWS - 1}")
+    try:
+        gid_value(gid)
+    except ValueError:
+        raise row.fail("gid", "a GID, written like an IPv6 address") from None
     return Gid(
-        index=row.required("index", row.whole("index")),
-        gid=row.required("gid", row.text("gid")),
+        index=index,
+        gid=gid,
         type=row.text("type"),
         netdev=row.text("netdev"),
     )
@@ -226,7 +268,7 @@ def _roce(row: Row) -> Roce:
     if roce.dscp_to_priority is not None and len(roce.dscp_to_priority) != DSCP_VALUES:
         raise row.fail("dscp_to_priority", f"a list of {DSCP_VALUES} priorities")
     for key in ("dscp_to_priority", "pfc_priorities", "ecn_priorities"):
-        if any(not 0 <= priority < PRIORITIES for priority in getattr(roce, key) or ()):
+        if not set(getattr(roce, key) or ()) <= set(range(PRIORITIES)):
             raise row.fail(key, f"a list of priorities from 0 to {PRIORITIES - 1}")
     return roce
 
@@ -236,11 +278,20 @@ def _priorities(row: Row) -> tuple[int, ...] | None:
     value = row.get("dscp_to_priority")
     if not isinstance(value, str):
         return row.wholes_or_null("dscp_to_priority")
+    priorities = _runs(value)
+    if priorities is None:
+        raise row.fail("dscp_to_priority", "64 numbers, or runs like '0-7:0 8-15:1' without a gap")
+    return priorities
+
+
+@lru_cache(maxsize=1024)
+def _runs(text: str) -> tuple[int, ...] | None:
+    """Return the priorities that runs stand for, None where they are none. NICs of a fleet mostly have the same."""
     priorities: list[int] = []
-    for run in value.split():
-        match = re.fullmatch(r"(\d+)-(\d+):(\d+)", run)
+    for run in text.split():
+        match = re.fullmatch(r"(\d+)-(\d+):(\d+)", run, re.ASCII)
         if not match or int(match[1]) != len(priorities) or not int(match[1]) <= int(match[2]) < DSCP_VALUES:
-            raise row.fail("dscp_to_priority", "64 numbers, or runs like '0-7:0 8-15:1' without a gap")
+            return None
         priorities += [int(match[3])] * (int(match[2]) - int(match[1]) + 1)
     return tuple(priorities)
 
@@ -251,10 +302,20 @@ def _interface(row: Row) -> Interface:
         mac=row.text("mac"),
         mtu=row.whole("mtu"),
         state=row.text("state"),
-        addresses=row.texts("addresses"),
+        addresses=_addresses(row),
         default_route=row.flag("default_route"),
         bdf=_bdf(row),
     )
+
+
+def _addresses(row: Row) -> tuple[str, ...]:
+    addresses = row.texts("addresses")
+    try:
+        for address in addresses:
+            interface_address(address)
+    except ValueError:
+        raise row.fail("addresses", "a list of addresses like 192.0.2.1/24") from None
+    return addresses
 
 
 def _pcie(row: Row) -> Pcie:

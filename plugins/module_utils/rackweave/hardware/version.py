@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
+@lru_cache(maxsize=256)
 def version_numbers(text: str) -> tuple[int, ...]:
     """Return the leading dotted numbers: ``2.22.3+cuda12.6`` is (2, 22, 3), an empty tuple where there are none."""
     match = re.match(r"\d+(?:\.\d+)*", text.strip())

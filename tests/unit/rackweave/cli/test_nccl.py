@@ -119,7 +119,9 @@ def test_bad_input_is_one_sentence_and_status_2(run, fabric_file, words, sentenc
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"schema": "rackweave.node/9"}'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"schema": "rackweave.node/9"}', b"[" * 200_000]
+)
 def test_a_damaged_document_is_one_sentence_and_status_2(run, fabric_file, tmp_path, damage):
     directory = tmp_path / "nodes"
     directory.mkdir()
@@ -129,6 +131,7 @@ def test_a_damaged_document_is_one_sentence_and_status_2(run, fabric_file, tmp_p
 
     assert status == 2
     assert err.count("\n") == 1
+    assert "trn01.json" in err
 
 
 def matrix(**changed):

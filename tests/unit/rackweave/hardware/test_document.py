@@ -7,6 +7,8 @@ import pytest
 from rackweave.errors import DocumentError
 from rackweave.hardware.document import as_json, read_document
 
+from tests.support.documents import reference
+
 EXAMPLE = Path(__file__).parents[3] / "fixtures/contracts/node.json"
 
 
@@ -95,3 +97,31 @@ def test_an_accepted_document_keeps_no_volatile_field(values):
     assert accepted["collection"]["warnings"] == []
     assert not any({"state", "physical_state"} & set(row) for row in [*ports, *accepted["interfaces"]])
     assert ports[0]["gids"] == values["nics"][0]["ports"][0]["gids"]
+
+
+def first_port(values):
+    return values["nics"][0]["ports"][0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda it: first_port(it)["gids"][1].update(index=10**9), "index=1000000000 must be a row from 0"),
+        (lambda it: first_port(it)["gids"][1].update(index=-1), "index=-1 must be a row from 0"),
+        (lambda it: first_port(it)["gids"][1].update(index=0), "one index more than once"),
+        (lambda it: first_port(it)["gids"][1].update(gid="zz"), "gid='zz' must be a GID"),
+        (lambda it: first_port(it).update(port=0), "port=0 must be a number from 1"),
+        (lambda it: it["nics"][0]["ports"].append(first_port(it)), "more than once"),
+        (lambda it: first_port(it).update(rate_gbps=float("nan")), "rate_gbps=nan must be a rate"),
+        (lambda it: first_port(it).update(rate_gbps=-1), "rate_gbps=-1 must be a rate"),
+        (lambda it: it["nics"][0].update(device="mlx5_0,mlx5_9"), "must be a device name"),
+        (lambda it: it["nics"][0].update(device=""), "must be a device name"),
+        (lambda it: it["interfaces"][0].update(addresses=["300.1.1.1/24"]), "must be a list of addresses"),
+    ],
+)
+def test_a_value_that_no_machine_has_is_refused_when_it_is_read(damage, message):
+    values = json.loads(json.dumps(reference().as_dict()))
+    damage(values)
+
+    with pytest.raises(DocumentError, match=message):
+        read_document(values)
