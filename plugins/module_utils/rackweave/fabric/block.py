@@ -14,6 +14,7 @@ from ..errors import FabricError
 from ..hardware.rows import Row
 from .hca_list import check_exclusion_syntax
 from .roce import (
+    CONGESTION_EXPERIENCED,
     DEFAULT_DSCP_TO_PRIORITY,
     DSCP_VALUES,
     PRIORITIES,
@@ -65,6 +66,7 @@ class Fabric:
     trust: str | None = None
     dscp: int | None = None
     ecn: bool | None = None
+    ecn_bits: int | None = None  # only where `traffic_class` was given: both 1 and 2 mean capable (RFC 3168)
     lossless_priority: int | None = None
     dscp_to_priority: tuple[int, ...] | None = None
     cnp_dscp: int | None = None
@@ -93,12 +95,17 @@ class Fabric:
     @property
     def traffic_class(self) -> int | None:
         """The ToS byte of RoCE traffic (NCCL_IB_TC), derived from DSCP and ECN."""
-        return None if self.dscp is None else traffic_class_of(self.dscp, bool(self.ecn))
+        return self._marked(self.dscp)
 
     @property
     def fifo_traffic_class(self) -> int | None:
         """The ToS byte of NCCL's control messages, where the fabric gives them their own DSCP."""
-        return None if self.fifo_dscp is None else traffic_class_of(self.fifo_dscp, bool(self.ecn))
+        return self._marked(self.fifo_dscp)
+
+    def _marked(self, dscp: int | None) -> int | None:
+        if dscp is None or self.ecn_bits is None:
+            return None if dscp is None else traffic_class_of(dscp, bool(self.ecn))
+        return traffic_class_of(dscp, False) | self.ecn_bits
 
     @property
     def priority_map(self) -> tuple[int, ...]:
@@ -165,6 +172,7 @@ def _fields(row: Row) -> Fabric:
         trust=row.choice("trust", TRUSTS),
         dscp=dscp,
         ecn=ecn,
+        ecn_bits=None if traffic_class is None else ecn_bits_of(traffic_class),
         lossless_priority=row.whole("lossless_priority"),
         dscp_to_priority=row.wholes_or_null("dscp_to_priority"),
         cnp_dscp=row.whole("cnp_dscp"),
@@ -194,6 +202,11 @@ def _fields(row: Row) -> Fabric:
 
 def _from_traffic_class(traffic_class: int, dscp: int | None, ecn: bool | None) -> tuple[int, bool]:
     derived = dscp_of(traffic_class), ecn_bits_of(traffic_class) in (1, 2)
+    if ecn_bits_of(traffic_class) == CONGESTION_EXPERIENCED:
+        raise FabricError(
+            f"fabric: traffic_class={traffic_class} marks every packet as congestion experienced (ECN bits 3); "
+            f"{traffic_class - 1} is the same DSCP with ECN, {traffic_class - 3} without"
+        )
     if dscp not in (None, derived[0]) or ecn not in (None, derived[1]):
         raise FabricError(
             f"fabric: traffic_class={traffic_class} means dscp={derived[0]} and ecn={derived[1]}, but dscp={dscp} and "

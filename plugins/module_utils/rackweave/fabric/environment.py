@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 
 from ..errors import FabricError
+from ..hardware.address_text import Address, interface_address
 from ..hardware.node import Interface, NodeDocument
 from ..hardware.version import at_least
 from .addresses import subnet_of
@@ -18,7 +18,7 @@ from .environment_rdma import (
     set_topology_file,
 )
 from .findings import Finding, ordered
-from .hca_list import check_devices, parse_hca_list
+from .hca_list import HcaList, check_devices, parse_hca_list
 from .rails import RailPlan, plan_rails
 from .request import Draft, EnvironmentRequest, GidPrediction, NodeEnvironment
 from .variables import harm_of, known
@@ -111,8 +111,8 @@ def _addressed(interface: Interface) -> bool:
     return interface.state != "down" and any(not address.is_link_local for address in _ips(interface))
 
 
-def _ips(interface: Interface) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    return [ipaddress.ip_interface(address).ip for address in interface.addresses]
+def _ips(interface: Interface) -> list[Address]:
+    return [interface_address(address).ip for address in interface.addresses]
 
 
 def _set_debug(draft: Draft, request: EnvironmentRequest) -> None:
@@ -163,6 +163,8 @@ def _set_operator(draft: Draft, document: NodeDocument, request: EnvironmentRequ
             parsed = parse_hca_list(value, name)
             if not parsed.exclude:
                 check_devices(parsed, there, name)
+            if name == "NCCL_IB_HCA":
+                _compare_hca_lists(draft, document, parsed)
         harm = harm_of(name, value, request.nccl)
         if harm:
             message = f"fabric: variables: {name}={value}: {harm}"
@@ -170,3 +172,21 @@ def _set_operator(draft: Draft, document: NodeDocument, request: EnvironmentRequ
         replaced = draft.settings.get(name)
         instead = f"; computed: {replaced.value}" if replaced and replaced.value != value else ""
         draft.set(name, value, f"the operator's value{instead}", "fabric: variables")
+
+
+def _compare_hca_lists(draft: Draft, document: NodeDocument, chosen: HcaList) -> None:
+    """Report where the operator's list selects other devices than the evidence: a prefix takes neighbours too."""
+    computed = draft.settings.get("NCCL_IB_HCA")
+    if computed is None:
+        return
+    wanted = parse_hca_list(computed.value)
+    ports = [(nic.device, port.port) for nic in document.nics for port in nic.ports if port.state in (None, "ACTIVE")]
+    more = [device for device, port in ports if chosen.selects(device, port) and not wanted.selects(device, port)]
+    less = [device for device, port in ports if wanted.selects(device, port) and not chosen.selects(device, port)]
+    if more or less:
+        words = [f"also selects {', '.join(more)}"] * bool(more) + [f"leaves out {', '.join(less)}"] * bool(less)
+        hint = "" if chosen.exact else "; without = a name is a prefix"
+        message = (
+            f"fabric: variables: NCCL_IB_HCA={chosen.text()} {' and '.join(words)}{hint}; computed: {computed.value}"
+        )
+        draft.findings.append(Finding("hca-list", document.host, message))

@@ -34,6 +34,7 @@ SEVERITIES = {
     "gpu-power-limit": WARN,
     "gpu-vbios": NOTE,
     "harmful-variable": WARN,
+    "hca-list": WARN,
     "iommu": WARN,
     "job-devices": BLOCK,
     "kernel": WARN,

@@ -6,15 +6,18 @@ one value per host; the most common value is the norm.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from ..hardware.node import Nic, NodeDocument, Port
+from ..hardware.address_text import interface_address
+from ..hardware.node import Gpu, Nic, NodeDocument, Port, priority_runs
+from .distance import LEVELS, pcie_distance
 from .environment_rdma import compute_ports
 from .findings import Finding
-from .rails import RailPlan
+from .rails import Rail, RailPlan
+from .roce import DSCP_VALUES
 
 UNLIMITED = -1
 MIN_SHM_BYTES = 16 << 30
@@ -32,18 +35,23 @@ class Node:
     def host(self) -> str:
         return self.document.host
 
-    @property
+    @cached_property
     def ports(self) -> list[tuple[Nic, Port]]:
         return compute_ports(self.document, self.rails)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One value to be equal on all hosts: the kind of finding, its name in messages, how to read it."""
+    """One value to be equal on all hosts: the kind of finding, its name in messages, how to read it.
+
+    `places` names the entries of a value that has one for each rail or port. Hosts with another number of entries are
+    reported for that number alone: what would differ as a consequence only hides the cause.
+    """
 
     kind: str
     name: str
     value: Callable[[Node], Hashable]
+    places: Callable[[Node], Sequence[str]] | None = None
 
 
 def _same(values: Sequence[Hashable]) -> Hashable:
@@ -72,6 +80,14 @@ def _roce(field: str) -> Callable[[Node], Hashable]:
     return lambda node: _same([None if nic.roce is None else getattr(nic.roce, field) for nic, _ in node.ports])
 
 
+def _rail_places(node: Node) -> Sequence[str]:
+    return [f"rail {rail.index}" for rail in node.rails.rails]
+
+
+def _port_places(node: Node) -> Sequence[str]:
+    return [f"{member.device}/{member.port}" for member in node.rails.members]
+
+
 COMPARISONS: tuple[Comparison, ...] = (
     Comparison("gpu-count", "number of GPUs", lambda node: len(node.document.gpus)),
     Comparison("gpu-model", "GPU model", _gpus("name")),
@@ -85,14 +101,21 @@ COMPARISONS: tuple[Comparison, ...] = (
     Comparison(
         "compute-nic-count", "compute ports of each rail", lambda it: tuple(len(r.members) for r in it.rails.rails)
     ),
-    Comparison("rail-map", "GPUs of each rail", lambda node: tuple(rail.gpus for rail in node.rails.rails)),
-    Comparison("rail-subnet", "subnet of each rail", lambda node: tuple(rail.subnet for rail in node.rails.rails)),
+    Comparison("rail-map", "GPUs of each rail", lambda it: tuple(rail.gpus for rail in it.rails.rails), _rail_places),
     Comparison(
-        "compute-nic-rate", "rate of each rail in Gb/s", lambda node: tuple(r.rate_gbps for r in node.rails.rails)
+        "rail-subnet", "subnet of each rail", lambda it: tuple(rail.subnet for rail in it.rails.rails), _rail_places
+    ),
+    Comparison(
+        "compute-nic-rate",
+        "rate of each rail in Gb/s",
+        lambda it: tuple(rail.rate_gbps for rail in it.rails.rails),
+        _rail_places,
     ),
     Comparison("compute-nic-link", "link layer", _ports("link_layer")),
-    Comparison("compute-nic-mtu", "MTU", lambda node: tuple(port.mtu for _, port in node.ports)),
-    Comparison("compute-nic-mtu", "active RDMA MTU", lambda node: tuple(port.active_mtu for _, port in node.ports)),
+    Comparison("compute-nic-mtu", "MTU", lambda it: tuple(port.mtu for _, port in it.ports), _port_places),
+    Comparison(
+        "compute-nic-mtu", "active RDMA MTU", lambda it: tuple(port.active_mtu for _, port in it.ports), _port_places
+    ),
     Comparison("compute-nic-firmware", "NIC firmware", _nics("firmware")),
     Comparison("compute-nic-model", "NIC model", _nics("board_id")),
     Comparison("max-read-request", "maximum read request in bytes", _nics("max_read_request")),
@@ -132,6 +155,9 @@ def compare_fleet(nodes: Sequence[Node]) -> list[Finding]:
 
 
 def _odd_ones(comparison: Comparison, nodes: Sequence[Node]) -> list[Finding]:
+    if comparison.places is not None:
+        nodes = _of_common_count(nodes)
+    by_host = {node.host: node for node in nodes}
     values = {node.host: comparison.value(node) for node in nodes}
     counts = Counter(values.values())
     if len(counts) < 2:
@@ -144,14 +170,34 @@ def _odd_ones(comparison: Comparison, nodes: Sequence[Node]) -> list[Finding]:
     for host, value in values.items():
         if value == norm:
             continue
-        message = f"{comparison.name} is {_shown(value)}; {count} of {len(nodes)} hosts ({peers}) have {_shown(norm)}"
+        own, usual = _shown(value), _shown(norm)
+        if comparison.places is not None and isinstance(value, tuple) and isinstance(norm, tuple):
+            own, usual = _where_different(comparison.places(by_host[host]), value, norm)
+        message = f"{comparison.name} is {own}; {count} of {len(nodes)} hosts ({peers}) have {usual}"
         findings.append(Finding(comparison.kind, host, message + ("; no majority: either may be right" if tie else "")))
     return findings
+
+
+def _of_common_count(nodes: Sequence[Node]) -> list[Node]:
+    """Return the hosts that have as many rails and ports as most."""
+    counts = {node.host: (len(node.rails.rails), len(node.rails.members)) for node in nodes}
+    norm = Counter(counts.values()).most_common(1)[0][0] if counts else None
+    return [node for node in nodes if counts[node.host] == norm]
+
+
+def _where_different(places: Sequence[str], value: Sequence[Hashable], norm: Sequence[Hashable]) -> tuple[str, str]:
+    """Return both sides of a difference, of the entries that differ alone."""
+    differing = [(place, own, usual) for place, own, usual in zip(places, value, norm) if own != usual]
+    own = ", ".join(f"{_shown(it)} ({place})" for place, it, _ in differing)
+    usual = list(dict.fromkeys(_shown(it) for _, _, it in differing))
+    return own, f"{', '.join(usual)} there"
 
 
 def _shown(value: Hashable) -> str:
     if value is None:
         return "unknown"
+    if isinstance(value, tuple) and len(value) == DSCP_VALUES and all(isinstance(item, int) for item in value):
+        return priority_runs([int(item) for item in value])
     if isinstance(value, tuple) and len(value) > MAX_NAMED * 2:
         return f"{len(value)} values ({', '.join(map(str, value[:4]))}, …)"
     if isinstance(value, tuple):
@@ -213,7 +259,7 @@ def _networks_of_rails(node: Node) -> tuple[str, ...] | None:
         networks = [
             str(interface.network)
             for netdev in netdevs
-            for interface in map(ipaddress.ip_interface, addresses.get(netdev or "", ()))
+            for interface in map(interface_address, addresses.get(netdev or "", ()))
             if not interface.is_link_local
         ]
         if not networks:
@@ -241,7 +287,32 @@ def check_node(node: Node) -> list[Finding]:
     for nic, port in node.ports:
         if port.state not in (None, "ACTIVE"):
             report("compute-nic-link", f"{nic.device}/{port.port} ({nic.bdf}) is {port.state}")
+    _check_dark_cards(node, report)
     return findings
+
+
+def _check_dark_cards(node: Node, report: Callable[[str, str], None]) -> None:
+    """Name cards without a link that look like compute NICs: of their kind, and nearer to a GPU than what serves it."""
+    document, used = node.document, {member.device for member in node.rails.members}
+    kinds = {(nic.hca_type or nic.pci_id, nic.board_id) for nic in document.nics if nic.device in used}
+    for nic in document.nics:
+        states = {port.state for port in nic.ports}
+        dark = states and not states & {None, "ACTIVE"} and nic.device not in used and not nic.virtual_function
+        if not dark or (nic.hca_type or nic.pci_id, nic.board_id) not in kinds:
+            continue
+        left = [gpu.index for gpu in document.gpus if _nearer(document, nic, gpu, node.rails.rail_of_gpu(gpu.index))]
+        if left:
+            shown = ", ".join(map(str, left))
+            state = ", ".join(sorted(map(str, states)))
+            report("compute-nic-link", f"{nic.device} ({nic.bdf}), the NIC of GPU {shown}, is {state}: cable or switch")
+
+
+def _nearer(document: NodeDocument, nic: Nic, gpu: Gpu, rail: Rail | None) -> bool:
+    own = pcie_distance(nic.pcie_path, gpu.pcie_path, (nic.numa_node, gpu.numa_node), document.cpu.sockets)
+    if own is None:
+        return False
+    serving = rail.distance if rail is not None else None
+    return serving is None or LEVELS.index(own) < LEVELS.index(serving)
 
 
 def _check_versions(document: NodeDocument, report: Callable[[str, str], None]) -> None:

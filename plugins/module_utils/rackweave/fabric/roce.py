@@ -13,6 +13,7 @@ from ..errors import FabricError
 TRAFFIC_CLASSES = 256
 DSCP_VALUES = 64
 PRIORITIES = 8
+CONGESTION_EXPERIENCED = 3
 ECN_CAPABLE = 2  # ECT(0); with the bits clear, switches drop instead of marking
 DEFAULT_DSCP_TO_PRIORITY = tuple(dscp >> 3 for dscp in range(DSCP_VALUES))
 

@@ -25,28 +25,28 @@ def check_roce(
     """
     if fabric.kind != "roce":
         return ()
-    findings: list[Finding] = []
+    found: dict[tuple[str, str], list[str]] = {}
     for nic, port in compute_ports(document, rails):
         if port.link_layer == "InfiniBand":
             continue
-        check = _PortCheck(document.host, nic, port, fabric, findings)
+        check = _PortCheck(nic, port, fabric, found)
         check.mtu()
         if nic.roce is None:
             check.report("roce-unknown", "its QoS settings could not be read; the chain is not proved")
         else:
             check.chain(nic.roce, traffic_class)
-    return tuple(findings)
+    return tuple(Finding(kind, document.host, f"{'; '.join(ports)}: {text}") for (kind, text), ports in found.items())
 
 
 class _PortCheck:
-    """The checks of one port; each appends findings that name it."""
+    """The checks of one port; each fault is noted with all ports that have it, since most are a setting of the node."""
 
-    def __init__(self, host: str, nic: Nic, port: Port, fabric: Fabric, findings: list[Finding]) -> None:
-        self._host, self._port, self._fabric, self._findings = host, port, fabric, findings
+    def __init__(self, nic: Nic, port: Port, fabric: Fabric, found: dict[tuple[str, str], list[str]]) -> None:
+        self._port, self._fabric, self._found = port, fabric, found
         self._where = f"{nic.device}/{port.port} ({nic.bdf}, {port.netdev})"
 
     def report(self, kind: str, message: str) -> None:
-        self._findings.append(Finding(kind, self._host, f"{self._where}: {message}"))
+        self._found.setdefault((kind, message), []).append(self._where)
 
     def mtu(self) -> None:
         fabric, port = self._fabric, self._port

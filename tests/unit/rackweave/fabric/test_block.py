@@ -39,6 +39,17 @@ def test_a_traffic_class_stands_for_dscp_and_ecn():
     assert (block.dscp, block.ecn) == (26, True)
 
 
+@pytest.mark.parametrize("traffic_class", [106, 104, 96, 41, 52, 84, 136, 160, 186, 0, 1])
+def test_a_traffic_class_that_was_given_comes_out_as_it_is(traffic_class):
+    block = read_fabric({"kind": "roce", "traffic_class": traffic_class})
+
+    assert block.traffic_class == traffic_class
+
+
+def test_control_messages_keep_the_ecn_codepoint_that_was_given():
+    assert read_fabric({"kind": "roce", "traffic_class": 41, "fifo_dscp": 21}).fifo_traffic_class == 85
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -47,6 +58,7 @@ def test_a_traffic_class_stands_for_dscp_and_ecn():
         ({"cnp_priority": 7}, "cnp_dscp=48 is mapped to priority 6"),
         ({"mtu": 4100}, "mtu=4100 is too small for rdma_mtu=4096"),
         ({"traffic_class": 104}, "traffic_class=104 means dscp=26 and ecn=False"),
+        ({"traffic_class": 107}, "marks every packet as congestion experienced.*106 is the same DSCP with ECN"),
         ({"dscp": 64}, "dscp=64 must be from 0 to 63"),
         ({"timeout": 32}, "timeout=32 must be from 1 to 31"),
         ({"queue_pairs": 0}, "queue_pairs=0 must be from 1 to 128"),

@@ -9,7 +9,7 @@ from rackweave.fabric.request import EnvironmentRequest
 from rackweave.fabric.variables import RULES, standing
 from rackweave.hardware.node import Interface, NodeDocument
 
-from tests.support.documents import environment, fabric, gids, reference, request, with_port
+from tests.support.documents import environment, fabric, gids, reference, request, with_nic, with_port
 
 
 @pytest.fixture
@@ -303,3 +303,23 @@ def test_a_fabric_without_a_single_rdma_device_blocks():
 
     assert "no-rdma" in {finding.kind for finding in environment(bare).findings}
     assert "NCCL_IB_HCA" not in environment(bare).variables
+
+
+@pytest.mark.parametrize("version", ["22203", "2", "latest", "v2.22", ""])
+def test_a_version_that_does_not_say_major_and_minor_is_refused(version):
+    with pytest.raises(FabricError, match="name the NCCL that the job loads"):
+        request(version)
+
+
+def test_an_operators_list_that_selects_other_devices_than_the_evidence_is_reported():
+    twelve = with_nic(reference(), "mlx5_7", device="mlx5_10")
+
+    prefix = environment(twelve, fabric=fabric(variables={"NCCL_IB_HCA": "mlx5_1"})).findings
+    same = environment(reference(), fabric=fabric(variables={"NCCL_IB_HCA": "=" + ",".join(
+        f"mlx5_{number}" for number in range(8))})).findings  # fmt: skip
+
+    assert [it.kind for it in prefix] == ["hca-list"]
+    assert "leaves out mlx5_0" in prefix[0].message
+    assert "without = a name is a prefix" in prefix[0].message
+    assert "mlx5_10" not in prefix[0].message.split(";")[0]
+    assert same == ()

@@ -11,7 +11,7 @@ from rackweave.fabric.fleet import COMPARISONS
 from rackweave.fabric.gate import judge_fleet, read_waivers
 from rackweave.hardware.node import GpuDirect
 
-from tests.support.documents import fabric, fleet, judge, kinds, request, with_nic, with_port, with_roce
+from tests.support.documents import fabric, fleet, judge, kinds, reference, request, with_nic, with_port, with_roce
 
 TODAY = datetime.date(2027, 1, 15)
 
@@ -201,3 +201,55 @@ def test_a_careless_waiver_is_refused(change, message):
 def test_every_kind_of_finding_has_a_severity():
     assert set(SEVERITIES.values()) == {BLOCK, WARN, NOTE}
     assert {comparison.kind for comparison in COMPARISONS} <= set(SEVERITIES)
+
+
+def test_a_missing_rail_is_reported_as_that_and_not_once_for_each_value_of_a_rail():
+    documents = fleet(4)
+    documents[2] = replace(documents[2], nics=documents[2].nics[:3] + documents[2].nics[4:])
+
+    kinds = {finding.kind for finding in judge(documents).findings}
+
+    assert kinds == {"compute-nic-count"}
+
+
+def test_of_values_for_each_port_only_the_different_one_is_shown():
+    documents = fleet(3)
+    documents[1] = with_port(documents[1], "mlx5_2", mtu=1500)
+
+    messages = [finding.message for finding in judge(documents, fabric=fabric(mtu=None)).findings]
+
+    assert messages == ["MTU is 1500 (mlx5_2/1); 2 of 3 hosts (hgx-01, hgx-03) have 9000 there"]
+
+
+def test_half_the_links_being_down_is_no_machine_of_half_the_rails():
+    document = reference()
+    for number in (0, 2, 4, 6):
+        document = with_port(document, f"mlx5_{number}", state="DOWN")
+
+    verdict = judge([document])
+
+    assert verdict.blocked
+    assert next(it.message for it in verdict.findings if it.kind == "compute-nic-link") == (
+        f"mlx5_0 ({document.nics[0].bdf}), the NIC of GPU 0, is DOWN: cable or switch"
+    )
+
+
+def test_a_spare_card_of_another_kind_without_a_link_is_no_fault():
+    spare = replace(
+        reference().nics[0], device="mlx5_9", bdf="0000:1e:00.0", hca_type="MT4117", board_id="MT_1", serial=None
+    )
+    spare = replace(spare, node_guid=None, sys_image_guid=None, ports=(replace(spare.ports[0], state="DOWN", gids=()),))
+    document = replace(reference(), nics=(*reference().nics, spare))
+
+    assert not [it for it in judge([document]).findings if it.kind == "compute-nic-link"]
+
+
+def test_a_different_dscp_map_is_shown_as_runs():
+    documents = fleet(3)
+    other = (0,) * 26 + (5,) + (0,) * 37
+    for number in range(8):
+        documents[0] = with_roce(documents[0], f"mlx5_{number}", dscp_to_priority=other)
+
+    messages = [it.message for it in judge(documents).findings if it.kind == "roce-dscp-map"]
+
+    assert any("DSCP map is 0-25:0 26-26:5 27-63:0" in message for message in messages)
