@@ -314,8 +314,6 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         require_choice("checkpoint.mode", self.mode, ("sync", "async_thread", "async_process"))
-        if self.mode == "async_process":
-            raise StopError("checkpoint.mode=async_process is not offered by this trainer: take async_thread")
         require_at_least(self, 0, "interval")
         require_at_least(self, 2, "keep")
 

@@ -57,6 +57,19 @@ def read_environment(variables: Mapping[str, str] | None = None) -> LaunchEnviro
     )
 
 
+def store_address(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """Return host and port of the job's store.
+
+    Raises:
+        StopError: if the launcher did not set them.
+    """
+    source = os.environ if variables is None else variables
+    address = source.get("MASTER_ADDR")
+    if not address:
+        raise StopError("the environment variable MASTER_ADDR is not set: start the trainer with torchrun")
+    return address, _number(source, "MASTER_PORT")
+
+
 def prepare_environment(cuda: bool) -> None:
     """Set the variables that libraries read while they are imported; a value that is already set is kept."""
     defaults = {"DS_BUILD_OPS": "0", "TORCH_FR_BUFFER_SIZE": "2000"}

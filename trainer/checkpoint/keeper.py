@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from ..config import JobConfig
 from ..engine import Engine, Fragment
+from ..environment import store_address
 from ..errors import RetryError, StopError
 from ..mesh import Mesh
 from ..model.build import imported_weights
@@ -25,11 +26,12 @@ from ..model.layers import NORM_EPSILON
 from ..telemetry import EventLog, PhaseMarker
 from . import random_state
 from .directory import MANIFESTS, STATE_FILE, CheckpointDirectory, Published, read_small_json
+from .process import ProcessPublisher, Saver
 from .publish import Publisher, Snapshot, Writers
 from .rectangles import RectangleLoadPlanner, RowBlock, Shards, cut
 from .staging import StagingArea
 from .storage import RestrictedReader
-from .verify import check_published
+from .verify import Share, check_published
 
 STATE_SCHEMA = "rackweave.checkpoint/1"
 FAILURES_BEFORE_STOP = 2
@@ -45,14 +47,23 @@ class CheckpointKeeper:
         self._directory = CheckpointDirectory(Path(config.directory), job.train.run)
         # Saving runs beside training, so its collectives need a group of their own; a save may take long.
         patience = timedelta(seconds=max(1800.0, job.train.timeouts.collective_s))
-        group = dist.new_group(backend="gloo", timeout=patience)
-        writers = Writers(mesh.rank, mesh.world_size, group)
-        self._publisher = Publisher(self._directory, writers, config.keep, lambda step: None, events.write)
+        self._writers = Writers(mesh.rank, mesh.world_size, dist.new_group(backend="gloo", timeout=patience))
+        self._publisher: Publisher | ProcessPublisher
+        if config.mode == "async_process":
+            address, port = store_address()
+            saver = Saver(
+                self._directory.path, job.train.run, config.keep, mesh.rank, mesh.world_size, address, port,
+                patience.total_seconds(),
+            )  # fmt: skip
+            self._publisher = ProcessPublisher(saver, events.write)
+        else:
+            self._publisher = Publisher(self._directory, self._writers, config.keep, lambda step: None, events.write)
         self._engine: Engine | None = None
-        self._staging = StagingArea()
+        self._staging = StagingArea(shared=config.mode == "async_process")
         self._staged: dict[str, Shards] = {}
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._crash: Exception | None = None
         self._failures = 0
         self._saved_step: int | None = None
         self.sample_offset = 0
@@ -67,7 +78,7 @@ class CheckpointKeeper:
     def choose(self) -> Published | None:
         """Return the newest checkpoint that is whole, or None for a fresh start.
 
-        Rank 0 names the candidates and reads them.
+        Rank 0 names the candidates; each rank reads its share of the bytes, and all learn what any of them found.
 
         Raises:
             StopError: if checkpoints exist but none is whole, or the newest belongs to another model.
@@ -78,7 +89,8 @@ class CheckpointKeeper:
         refused: list[str] = []
         for name in names:
             candidate = Published(int(Path(name).name.rpartition("_")[2]), Path(name))
-            problem = next((said for said in self._mesh.gather(self._problem(candidate)) if said), None)
+            # Reading may take long, so the patient group is used.
+            problem = next((said for said in self._writers.gather(self._problem(candidate)) if said), None)
             if problem is None:
                 self._check_model(candidate)
                 self._report_choice(candidate, refused)
@@ -152,6 +164,8 @@ class CheckpointKeeper:
         """Wait for a save in flight, and give the directory up."""
         if self._thread is not None:
             self._thread.join()
+        if isinstance(self._publisher, ProcessPublisher):
+            self._publisher.close()
         if self._mesh.rank == 0:
             self._directory.release()
 
@@ -160,6 +174,8 @@ class CheckpointKeeper:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._crash is not None:
+            raise self._crash
         failure, self._failure = self._failure, None
         if failure is None:
             return
@@ -179,6 +195,8 @@ class CheckpointKeeper:
                 reason=str(error),
             )  # fmt: skip
             LOG.error("%s", error)
+        except Exception as error:  # noqa: BLE001 - a thread's failure must reach the loop, whatever it is
+            self._crash = error
 
     def _snapshot(self, step: int) -> Snapshot:
         fragments = list(self._attached().fragments())
@@ -224,11 +242,9 @@ class CheckpointKeeper:
             target.rectangles.extend(cut(flat, fragment.start, info.parameter_shape, blocks, info.column_start))
 
     def _problem(self, candidate: Published) -> str | None:
-        """Return what is wrong with a checkpoint, as far as rank 0 can see; other ranks see nothing."""
-        if self._mesh.rank != 0:
-            return None
+        """Return what is wrong with a checkpoint, as far as this rank's share tells."""
         try:
-            check_published(candidate.path)
+            check_published(candidate.path, Share(self._mesh.rank, self._mesh.world_size))
         except (StopError, OSError) as error:
             return str(error)
         return None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..errors import StopError
+
+SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,13 @@ class StagingArea:
     optimizer from writing before they are done, and `wait` blocks the writer thread until they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        """With `shared`, another process can read the staged copy.
+
+        Raises (when the buffers are made):
+            StopError: if the file system of shared memory has no room for them.
+        """
+        self._shared = shared
         self._buffers: list[Tensor] = []
         self._copies: dict[int, _Copied] = {}
         self._stream: torch.cuda.Stream | None = None
@@ -48,7 +60,8 @@ class StagingArea:
 
     def _buffer(self, index: int, whole: Tensor) -> Tensor:
         if index == len(self._buffers):
-            self._buffers.append(torch.empty(whole.shape, dtype=whole.dtype, pin_memory=whole.is_cuda))
+            make = _shared_buffer if self._shared else _own_buffer
+            self._buffers.append(make(whole))
         return self._buffers[index]
 
     def copy(self) -> None:
@@ -76,6 +89,25 @@ class StagingArea:
             self._done.synchronize()
             self._done = None
         self._copies = {}
+
+
+def _own_buffer(whole: Tensor) -> Tensor:
+    return torch.empty(whole.shape, dtype=whole.dtype, pin_memory=whole.is_cuda)
+
+
+def _shared_buffer(whole: Tensor) -> Tensor:
+    # Writing beyond the room of this file system would kill the process, so it is asked before.
+    room, needed = shutil.disk_usage(SHARED_MEMORY).free, whole.numel() * whole.element_size()
+    if needed > room:
+        raise StopError(
+            f"checkpoint.mode=async_process needs {needed / 2**30:.2f} GiB more in {SHARED_MEMORY}, which has "
+            f"{room / 2**30:.2f} GiB free: enlarge it (--shm-size, or a remount), or take async_thread"
+        )
+    buffer = torch.empty(whole.shape, dtype=whole.dtype, device="cpu").share_memory_()
+    if whole.is_cuda:
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        cudart.cudaHostRegister(buffer.data_ptr(), needed, 0)
+    return buffer
 
 
 def _copy_all(copies: Iterable[_Copied]) -> None:

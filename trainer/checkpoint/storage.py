@@ -48,12 +48,20 @@ class HashingStream(io.RawIOBase):
         self._digest = hashlib.sha256()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hash")
         self._length = 0
+        self.failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
+        try:
+            return self._write(memoryview(data).cast("B"))
+        except OSError as error:
+            # torch.save reports a failed write in words of its own, so the reason is kept.
+            self.failure = self.failure or error
+            raise
+
+    def _write(self, view: memoryview) -> int:
         if view.nbytes >= PARALLEL_FROM_BYTES:
             hashed = self._pool.submit(self._digest.update, view)
             self._write_whole(view)
@@ -104,6 +112,10 @@ class HashingFileSystem(FileSystem):
         try:
             yield stream
             stream.flush()
+        except RuntimeError as error:
+            if stream.failure is None:
+                raise
+            raise stream.failure from error
         finally:
             stream.close()
         self.written[Path(path).name] = stream.facts()

@@ -67,10 +67,13 @@ def test_losses_go_on_as_without_interruption_when_the_layout_changes(
 def test_bfloat16_goes_on_within_its_precision_in_another_layout(
     launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
-    found = continue_run(launcher, tmp_path, corpus, MODEL, [sizes(2, 1, 2), sizes(pp=2)], dtype="bfloat16")
-    whole = uninterrupted(launcher, tmp_path, corpus, MODEL, sizes(dp=2), 10, dtype="bfloat16")
-    # Reduction orders differ between layouts, and bfloat16 keeps 8 bits: the bound is absolute, in nats.
-    assert found == pytest.approx(whole, abs=2e-2)
+    whole = uninterrupted(launcher, tmp_path, corpus, MODEL, sizes(2, 2, 2), 10, dtype="bfloat16")
+    for name, other in {"one": sizes(zero_stage=1), "zero-3": sizes(dp=2, zero_stage=3)}.items():
+        layouts = [sizes(2, 2, 2), other]
+        found = continue_run(launcher, tmp_path / name, corpus, MODEL, layouts, dtype="bfloat16")
+        assert found[:5] == whole[:5]
+        # From the same weights on; two layouts that differ from step 0 on drift apart by their roundings.
+        assert found[5:] == pytest.approx(whole[5:], abs=1e-3)
 
 
 def test_resume_at_the_same_layout_is_bitwise_with_dropout(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
@@ -79,7 +82,7 @@ def test_resume_at_the_same_layout_is_bitwise_with_dropout(launcher: ForkServer,
     assert found == uninterrupted(launcher, tmp_path, corpus, MODEL, chosen, 10, dropout=dropout)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async_thread"])
+@pytest.mark.parametrize("mode", ["sync", "async_thread", "async_process"])
 def test_a_killed_run_goes_on_bitwise_from_its_last_checkpoint(
     mode: str, launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:

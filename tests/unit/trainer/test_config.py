@@ -75,7 +75,7 @@ REFUSED_TRAINING: dict[str, dict[str, Any]] = {
     "optimizer.decay_steps=1 must be above warmup_steps=2": {"optimizer": {"decay_steps": 1}},
     "dropout.hidden=1.0 must lie in": {"dropout": {"hidden": 1.0}},
     "dtype='float8' is none of float32": {"dtype": "float8"},
-    "async_process is not offered by this trainer": {"checkpoint": {"mode": "async_process"}},
+    "memory_limit_gib=0.0 must be above 0": {"memory_limit_gib": 0.0},
     "keep=1 must be at least 2": {"checkpoint": {"keep": 1}},
     "train.json has the unknown key 'stpes'": {"stpes": 3},
     "train.json.steps='ten' must be of type int": {"steps": "ten"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from pathlib import Path
@@ -94,6 +95,39 @@ def test_a_request_to_save_and_exit_loses_no_step(how: str, launcher: ForkServer
     resumed = make_attempt(tmp_path / "attempt2", corpus, MODEL, sizes(dp=2), steps=done + 2)
     launcher.run(resumed, 2).assert_done()
     assert [event["step"] for event in events(resumed, "step")] == [done + 1, done + 2]
+
+
+def test_signals_during_the_save_that_was_asked_for_change_nothing(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=5000)
+    running = launcher.start(attempt, 2)
+    wait_for_step(attempt, 2, running)
+    running.signal(0, signal.SIGUSR1)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoints").exists() or not list((tmp_path / "checkpoints").glob("step_*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    for rank in (0, 1):
+        running.signal(rank, signal.SIGUSR1)
+    assert running.wait().codes == [77, 77]
+    done = result(attempt, 0)["step"]
+    assert (tmp_path / f"checkpoints/step_{done}/validated.json").exists()
+
+
+def test_the_end_of_a_publishing_process_is_told_and_stops_the_job(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    saving = {"interval": 2, "mode": "async_process"}
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=5000, checkpoint=saving)
+    running = launcher.start(attempt, 2)
+    wait_for_step(attempt, 3, running)
+    children = Path(f"/proc/{running.pids[1]}/task/{running.pids[1]}/children").read_text().split()
+    publishers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(publishers) == 1
+    os.kill(int(publishers[0]), signal.SIGKILL)
+    assert running.wait().codes == [64, 64]
+    assert "the publishing process of rank" in result(attempt, 1)["reason"]
 
 
 def test_a_rank_on_another_host_than_planned_stops_all_before_the_model_is_built(

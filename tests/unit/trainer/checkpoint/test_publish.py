@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from trainer.checkpoint.__main__ import main
 from trainer.checkpoint.directory import CheckpointDirectory, Published
 from trainer.checkpoint.publish import Publisher, Writers
 from trainer.checkpoint.storage import HashingStream, RestrictedReader
-from trainer.checkpoint.verify import check_published, read_tensor
+from trainer.checkpoint.verify import Share, check_published, manifests, read_tensor
 from trainer.errors import RetryError, StopError
 
 STEPS = ["begin", "write", "manifest", "check", "metadata", "rename", "validate", "validated", "latest", "retire"]
@@ -127,6 +128,41 @@ def test_a_full_disk_fails_the_save_and_leaves_no_half_written_directory(
     with pytest.raises(RetryError, match=r"checkpoint of step 2 was not written: .*No space left on device"):
         save_steps(tmp_path, range(2, 3), lambda name: None)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1"]
+
+
+def test_a_disk_that_really_is_full_fails_the_save_and_keeps_the_one_before(tmp_path: Path) -> None:
+    where = tmp_path / "small"
+    where.mkdir()
+    size = sum(facts["bytes"] for facts in _files_of_one_save(tmp_path / "measure").values())
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={2 * size // 4096 * 4096}", "tmpfs", str(where)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("only root can mount a small file system")
+    try:
+        save_steps(where, range(1, 2), lambda name: None)
+        with pytest.raises(RetryError, match=r"checkpoint of step 2 was not written: .*No space left on device"):
+            save_steps(where, range(2, 3), lambda name: None)
+        assert sorted(path.name for path in where.iterdir() if path.is_dir()) == ["step_1"]
+        assert CheckpointDirectory(where, "torture").latest() == "step_1"
+        check_published(where / "step_1")
+    finally:
+        subprocess.run(["umount", str(where)], check=True)
+
+
+def _files_of_one_save(where: Path) -> dict[str, Any]:
+    save_steps(where, range(1, 2), lambda name: None)
+    files: dict[str, Any] = manifests(where / "step_1")[0]["files"]
+    return files
+
+
+def test_shares_of_several_readers_cover_every_file_once() -> None:
+    files = {f"__{rank}_0.distcp": {"bytes": 100 * rank} for rank in range(7)}
+    dealt = [Share(index, 3).of(files) for index in range(3)]
+    assert sorted(name for share in dealt for name in share) == sorted(files)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
 def test_a_flipped_byte_between_write_and_read_back_keeps_the_pointer_on_the_one_before(tmp_path: Path) -> None:
