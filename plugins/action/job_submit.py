@@ -23,6 +23,7 @@ ARGUMENT_SPEC = {
     "stop_ok": {"type": "bool", "required": True},
     "requeue_ok": {"type": "bool", "required": True},
     "drain_ok": {"type": "bool", "required": True},
+    "check_only": {"type": "bool", "default": False},
 }
 SWITCHES = ("stop_ok", "requeue_ok", "drain_ok")
 
@@ -42,6 +43,8 @@ class ActionModule(ActionBase):
             check_launchable(plan, files, args["run"])
         except RackweaveError as error:
             return {**result, "failed": True, "msg": str(error)}
+        if args["check_only"]:
+            return {**result, "changed": False, "hosts": list(plan.hosts), "msg": "the plan can be launched"}
         display.display(f"run {args['run']}: " + switches_line(switches))
         run_dir = f"{args['shared_dir'].rstrip('/')}/runs/{args['run']}"
         submit = {"run": args["run"], "run_dir": run_dir, "switches": switches}

@@ -86,6 +86,13 @@ def test_a_plan_that_must_not_start_is_refused_before_anything_is_touched(
     assert on_submit_host == []
 
 
+def test_the_check_alone_contacts_no_host(launch, on_submit_host, plan_dir):
+    assert launch(check_only=True)["msg"] == "the plan can be launched"
+    rewrite_plan(plan_dir, origin="example")
+    assert "describe no machine of yours" in launch(check_only=True)["msg"]
+    assert on_submit_host == []
+
+
 def test_a_host_without_environment_is_refused(launch, plan_dir):
     (plan_dir / "nccl" / "node-b.conf").unlink()
     assert "no environment for node-b" in launch()["msg"]
