@@ -15,7 +15,6 @@ _LINK_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 _PORT_STATES = ("PORT_NOP", "PORT_DOWN", "PORT_INIT", "PORT_ARMED", "PORT_ACTIVE", "PORT_ACTIVE_DEFER")
 _MTU_SIZES = ("256", "512", "1024", "2048", "4096")
 _DEVICE_KEYS = ("fw_ver", "node_guid", "sys_image_guid", "vendor_part_id", "phys_port_cnt")
-_NO_DEVICES = "No IB devices found"
 _PORT_KEYS = ("state", "active_mtu", "link_layer")
 
 
@@ -121,7 +120,7 @@ def parse_rdma_link(text: str) -> tuple[RdmaLink, ...]:
 
 
 def parse_ibv_devinfo(text: str) -> tuple[VerbsDevice, ...]:
-    """Read ``ibv_devinfo`` (also ``-v``); empty where it says that there is no device.
+    """Read ``ibv_devinfo`` (also ``-v``).
 
     Raises:
         ParseError: if a device or a port lacks a line it always has.
@@ -131,7 +130,7 @@ def parse_ibv_devinfo(text: str) -> tuple[VerbsDevice, ...]:
     for line in whole_lines(text, tool):
         key, colon, value = (piece.strip() for piece in line.partition(":"))
         if not colon:
-            if line.strip() and line.strip() != _NO_DEVICES and not blocks:
+            if line.strip() and not blocks:
                 raise ParseError(f"{tool}: {excerpt(line)} comes before any device")
             continue
         if key == "hca_id":

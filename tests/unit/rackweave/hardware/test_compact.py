@@ -60,7 +60,11 @@ def short(document):
 
 
 TEXTS = st.none() | st.sampled_from(["a", "b", ""])
-GIDS = st.lists(st.builds(Gid, st.integers(0, 9), st.sampled_from(["fe80::1", "::"]), TEXTS, TEXTS), max_size=3)
+GIDS = st.lists(
+    st.builds(Gid, st.integers(0, 9), st.sampled_from(["fe80::1", "::"]), TEXTS, TEXTS),
+    max_size=3,
+    unique_by=lambda it: it.index,
+)
 PORTS = st.builds(Port, st.integers(1, 2), state=TEXTS, mtu=st.none() | st.integers(0, 1), gids=GIDS.map(tuple))
 PATHS = st.sampled_from([(), ("pci0008:00", "0008:00:00.0", "0008:01:00.0"), ("pci0000:10", "10000:e1:00.0")])
 
@@ -76,7 +80,7 @@ def test_the_shorter_form_loses_nothing(data):
                 virtual_function=st.none() | st.booleans(),
                 max_read_request=st.none() | st.integers(0, 1),
                 pcie_path=PATHS,
-                ports=st.lists(PORTS, max_size=2).map(tuple),
+                ports=st.lists(PORTS, max_size=2, unique_by=lambda it: it.port).map(tuple),
             ),
             max_size=5,
             unique_by=lambda nic: nic.device,
