@@ -103,6 +103,9 @@ class CheckpointKeeper:
     def attach(self, engine: Engine) -> None:
         """Tell whose state is saved and loaded."""
         self._engine = engine
+        if self._mesh.device.type == "cuda" and not self._in_place:
+            # Pinning gigabytes takes seconds: better before the first step than at the first save.
+            self._stage(list(engine.fragments()))
 
     def load(self, chosen: Published) -> int:
         """Load a checkpoint into the engine; return the steps done when it was saved."""
@@ -198,17 +201,31 @@ class CheckpointKeeper:
         except Exception as error:  # noqa: BLE001 - a thread's failure must reach the loop, whatever it is
             self._crash = error
 
+    @property
+    def _in_place(self) -> bool:
+        """Whether the state is written from where it lies, while training waits: that needs no second copy."""
+        return self._job.train.checkpoint.mode == "sync"
+
     def _snapshot(self, step: int) -> Snapshot:
         fragments = list(self._attached().fragments())
+        shards: dict[str, Shards] = {}
+        if self._in_place:
+            for fragment in fragments:
+                self._add(shards, fragment, fragment.states, copies=False)
+            size = sum(live.numel() * live.element_size() for item in fragments for live in item.states.values())
+        else:
+            self._stage(fragments)
+            self._staging.copy()
+            shards, size = self._staged, self._staging.bytes
+        return Snapshot(step, shards, self._state(step), random_state.capture(self._mesh.device), size)
+
+    def _stage(self, fragments: list[Fragment]) -> None:
+        """Find, or make, the staged counterpart of all state."""
         self._staging.begin()
         views = [{kind: self._staging.view(live) for kind, live in fragment.states.items()} for fragment in fragments]
         if not self._staged:
             for fragment, staged in zip(fragments, views):
                 self._add(self._staged, fragment, staged, copies=False)
-        self._staging.copy()
-        return Snapshot(
-            step, self._staged, self._state(step), random_state.capture(self._mesh.device), self._staging.bytes
-        )
 
     def _state(self, step: int) -> dict[str, Any]:
         plan = self._job.plan

@@ -20,6 +20,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from ..errors import RetryError
 from .directory import CheckpointDirectory, Published
@@ -123,10 +124,10 @@ def _serve(pipe: Connection, saver: Saver) -> None:
 
 def _writers(saver: Saver) -> Writers:
     patience = timedelta(seconds=saver.patience_s)
-    store = dist.TCPStore(saver.address, saver.port, is_master=False, timeout=patience)
+    store = TCPStore(saver.address, saver.port, is_master=False, timeout=patience)
     dist.init_process_group(
         "gloo",
-        store=dist.PrefixStore("checkpoint-processes", store),
+        store=PrefixStore("checkpoint-processes", store),
         rank=saver.rank,
         world_size=saver.world_size,
         timeout=patience,

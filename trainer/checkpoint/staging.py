@@ -103,7 +103,7 @@ def _shared_buffer(whole: Tensor) -> Tensor:
             f"checkpoint.mode=async_process needs {needed / 2**30:.2f} GiB more in {SHARED_MEMORY}, which has "
             f"{room / 2**30:.2f} GiB free: enlarge it (--shm-size, or a remount), or take async_thread"
         )
-    buffer = torch.empty(whole.shape, dtype=whole.dtype, device="cpu").share_memory_()
+    buffer: Tensor = torch.empty(whole.shape, dtype=whole.dtype).share_memory_()  # type: ignore[no-untyped-call]
     if whole.is_cuda:
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         cudart.cudaHostRegister(buffer.data_ptr(), needed, 0)
