@@ -47,6 +47,7 @@ def render_run_page(report: RunReport) -> str:
         parts.append(line_chart("Model FLOPs utilisation (measured)", "step", "fraction", series, from_zero=True))
     memory = [_series("peak memory of rank 0", "a", report.attempts, lambda point: point.peak_memory_gib)]
     parts.append(line_chart("Memory", "step", "GiB", memory, from_zero=True))
+    parts += _expectation_parts(report)
     parts += _layout_parts(report)
     parts += _evidence_parts(report.verdict)
     parts += _attempt_parts(report.attempts)
@@ -130,6 +131,28 @@ def _layout_parts(report: RunReport) -> list[str]:
     )
     picture = layout_picture(plan, verdict.get("ranks", []), verdict.get("hosts", []))
     return [heading("Layout"), paragraph(words), f'<div class="wide">{picture}</div>']
+
+
+def _expectation_parts(report: RunReport) -> list[str]:
+    """Step time and memory as the planner predicted them, beside what was measured."""
+    if report.plan is None:
+        return []
+    predicted = report.plan.document.get("prediction") or {}
+    memory = report.plan.document.get("memory") or {}
+    newest = next((one for one in reversed(report.attempts) if one.steps), None)
+    measured_step = newest.step_time_s if newest else None
+    peaks = [point.peak_memory_gib for one in report.attempts for point in one.steps if point.peak_memory_gib]
+    rows = [
+        _expectation("median step", "s", predicted.get("step_time_s"), measured_step),
+        _expectation("peak memory (measured: rank 0)", "GiB", memory.get("allocated_gib"), max(peaks, default=None)),
+    ]
+    return [heading("Predicted and measured"), table(("", "predicted", "measured", "measured / predicted"), rows)]
+
+
+def _expectation(name: str, unit: str, predicted: float | None, measured: float | None) -> tuple[str, str, str, str]:
+    ratio = f"{measured / predicted:.2f}" if predicted and measured is not None else "-"
+    shown = f"{predicted:.3g} {unit}" if predicted is not None else "not predicted"
+    return name, shown, f"{measured:.3g} {unit}" if measured is not None else "-", ratio
 
 
 def _evidence_parts(verdict: Mapping[str, Any] | None) -> list[str]:

@@ -130,6 +130,27 @@ def test_a_run_without_a_step_says_so():
     assert "no data yet" in render_run_page(RunReport("demo", "t", (Progress("1.0"),)))
 
 
+def test_what_was_predicted_stands_beside_what_was_measured():
+    document = {**PLAN.document, "prediction": {"step_time_s": 0.8}, "memory": {"allocated_gib": 40.0}}
+    report = RunReport("demo", "now", (progress("1.0", (1, 5.0), (2, 4.0)),), replace(PLAN, document=document))
+    rows = re.findall(r"<tr>(.*?)</tr>", render_run_page(report), re.DOTALL)
+    step = next(row for row in rows if "median step" in row)
+    assert [cell for cell in re.sub(r"<[^>]*>", "|", step).split("|") if cell] == [
+        "median step",
+        "0.8 s",
+        "1 s",
+        "1.25",
+    ]
+    memory = next(row for row in rows if "peak memory (" in row)
+    assert "40 GiB" in memory
+
+
+def test_what_was_not_predicted_says_so():
+    document = {**PLAN.document, "prediction": None, "memory": None}
+    page = render_run_page(RunReport("demo", "now", (progress("1.0", (1, 5.0)),), replace(PLAN, document=document)))
+    assert page.count("not predicted") == 2
+
+
 def test_a_long_curve_is_thinned_and_keeps_its_peaks():
     points = tuple((float(x), 100.0 if x == 5003 else float(x % 7)) for x in range(20000))
     kept = thin(points)
