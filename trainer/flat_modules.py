@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from .flat_activation import fast_gelu
 from .flat_linear import add_bias, flat_linear, sink
 from .flat_loss import LossHead, flat_cross_entropy
-from .flat_sequence import gather_sequence, scatter_sequence
-from .model.layers import Mlp, RowLinear
+from .flat_sequence import gather_sequence, group_key, scatter_sequence, share_over_group
+from .model.layers import Mlp, ParallelNorm, RowLinear
 from .model.stage import Stage
 
 if TYPE_CHECKING:
@@ -57,12 +57,14 @@ def route_gradients(
 def _adopt(module: nn.Module, own: Mapping[str, Tensor], accumulation: Accumulation) -> None:
     kind = type(module)
     # Only these classes themselves: one built on them (an adapter) computes something else.
-    fused = {ColumnParallelLinear: FlatColumn, RowParallelLinear: FlatRow, RowLinear: FlatRow}
+    fused = {ColumnParallelLinear: FlatColumn, RowParallelLinear: FlatRow, RowLinear: FlatRow, ParallelNorm: FlatNorm}
     base: type = fused.get(kind, kind) if "weight" in own else kind
     module.__class__ = _reading_class(base, tuple(own))
+    if isinstance(module, FlatNorm):
+        module.tensor_group = group_key(module._group)  # type: ignore[assignment]
     if isinstance(module, (FlatColumn, FlatRow)):
-        # A number, so that a compiled layer need not ask a process group.
-        module.tensor_size = module.tp_group.size()
+        # A number and a string, so that a compiled layer need not ask a process group.
+        module.tensor_size, module.tensor_group = module.tp_group.size(), group_key(module.tp_group)
         module.accumulation = accumulation
     for name, grad in own.items():
         # Set past nn.Module: a plain tensor attribute, neither parameter nor buffer.
@@ -93,7 +95,7 @@ class FlatColumn(ColumnParallelLinear):
             output: tuple[Tensor, Tensor | None] = super().forward(hidden, weight=weight)
             return output
         if self.sequence_parallel:
-            hidden = gather_sequence(hidden, self.tp_group, self.tensor_size)
+            hidden = gather_sequence(hidden, self.tensor_group, self.tensor_size)
         else:
             hidden = _copy_to_group(hidden, self.tp_group, self.tensor_size)
         result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight, self.accumulation.keep)
@@ -112,15 +114,22 @@ class FlatRow(RowParallelLinear):
         """Return (output summed over the tensor group, bias or None)."""
         result = flat_linear(hidden, self._parameters["weight"], self.main_grad_weight, self.accumulation.keep)
         if self.sequence_parallel:
-            result = scatter_sequence(result, self.tp_group, self.tensor_size)
+            result = scatter_sequence(result, self.tensor_group, self.tensor_size)
         elif self.tensor_size > 1:
             result = reduce_from_tensor_model_parallel_region(result, group=self.tp_group)
         if self._parameters.get("bias") is not None and not self.sequence_parallel:
             return add_bias(result, self._parameters["bias"], self.main_grad_bias), None
         bias = self.bias
         if bias is not None and self.sequence_parallel:
-            bias = copy_to_tensor_model_parallel_region(bias, group=self.tp_group)
+            bias = share_over_group(bias, self.tensor_group)
         return result, bias
+
+
+class FlatNorm(ParallelNorm):
+    """Norm whose parameters' gradients are summed over the tensor group by an opaque operator."""
+
+    def _shared(self, parameter: Tensor) -> Tensor:
+        return share_over_group(parameter, self.tensor_group) if self._sequence_parallel else parameter
 
 
 def _copy_to_group(hidden: Tensor, group: torch.distributed.ProcessGroup, size: int) -> Tensor:
@@ -153,7 +162,7 @@ class FlatStage(Stage):
         assert self.output_layer is not None, "only the last stage has a head"
         group = self.output_layer.tp_group
         if self.config.sequence_parallel:
-            hidden = gather_sequence(hidden, group, group.size())
+            hidden = gather_sequence(hidden, group_key(group), group.size())
         else:
             hidden = _copy_to_group(hidden, group, group.size())
         losses = flat_cross_entropy(hidden.flatten(0, 1), weight, main_grad, labels.transpose(0, 1).reshape(-1), head)

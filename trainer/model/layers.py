@@ -67,11 +67,13 @@ class ParallelNorm(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        weight = shared_over_sequence(self.weight, self._sequence_parallel, self._group)
+        weight = self._shared(self.weight)
         if self.bias is None:
             return F.rms_norm(hidden, weight.shape, weight, self._epsilon)
-        bias = shared_over_sequence(self.bias, self._sequence_parallel, self._group)
-        return F.layer_norm(hidden, weight.shape, weight, bias, self._epsilon)
+        return F.layer_norm(hidden, weight.shape, weight, self._shared(self.bias), self._epsilon)
+
+    def _shared(self, parameter: Tensor) -> Tensor:
+        return shared_over_sequence(parameter, self._sequence_parallel, self._group)
 
 
 class RowLinear(RowParallelLinear):
