@@ -9,7 +9,17 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils.rackweave.errors import RackweaveError
-from ..module_utils.rackweave.provision import gate, gpu, inventory, qos, runtime, storage, transactions, versions
+from ..module_utils.rackweave.provision import (
+    engine,
+    gate,
+    gpu,
+    inventory,
+    qos,
+    runtime,
+    storage,
+    transactions,
+    versions,
+)
 
 
 def _said_plainly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +49,10 @@ def _gpu_count(facts: Mapping[str, Any]) -> int:
 
 def _runtime_conf(settings: Mapping[str, Any]) -> str:
     return runtime.runtime_conf(runtime.job_runtime(settings))
+
+
+def _probe_findings(inside: str, outside: str) -> list[str]:
+    return engine.probe_findings(engine.parse_probe(inside), engine.parse_probe(outside))
 
 
 def _slurm_inventory(nodes: str, config: str, **options: Any) -> dict[str, object]:
@@ -90,6 +104,9 @@ class FilterModule:
             "nvme_discovery_lines": storage.discovery_lines,
             "stripe_arguments": storage.stripe_arguments,
             "stripe_is_set": storage.stripe_is_set,
+            "docker_daemon": engine.docker_daemon,
+            "enroot_lines": engine.enroot_lines,
+            "container_probe_findings": _probe_findings,
             "job_runtime_conf": _runtime_conf,
             "slurm_inventory": _slurm_inventory,
             "host_inventory": _host_inventory,
