@@ -8,7 +8,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.rackweave.cli.documents import load_documents
 from ..module_utils.rackweave.errors import RackweaveError
-from ..module_utils.rackweave.slurm.config import SlurmSite, slurm_files, version_pair
+from ..module_utils.rackweave.slurm.config import MissingDocumentsError, SlurmSite, slurm_files, version_pair
 
 ARGUMENT_SPEC = {
     "documents_dir": {"type": "path", "required": True},
@@ -46,6 +46,11 @@ class ActionModule(ActionBase):
         )
         try:
             files = slurm_files(site, load_documents(Path(args["documents_dir"])))
+        except MissingDocumentsError as exc:
+            if not self._task.check_mode:
+                return {**result, "failed": True, "msg": str(exc)}
+            # A first run in check mode has observed the nodes but keeps no documents: all files would be new.
+            return {**result, "changed": True, "action": "none", "files_changed": [], "msg": f"not foreseen: {exc}"}
         except RackweaveError as exc:
             return {**result, "failed": True, "msg": str(exc)}
         module_args = {"files": files, **{key: args[key] for key in ("directory", "mark", "adopt_ok")}}

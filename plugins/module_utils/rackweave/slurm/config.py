@@ -42,6 +42,10 @@ OWNED_KEYS = ("ClusterName", "SlurmctldHost", "NodeName", "PartitionName", "Gres
 _KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
 
 
+class MissingDocumentsError(SlurmError):
+    """Hosts without a node document; in check mode of a first run they could not have been written yet."""
+
+
 @dataclass(frozen=True)
 class SlurmSite:
     """What the inventory says about Slurm.
@@ -95,7 +99,7 @@ def node_lines(site: SlurmSite, documents: Sequence[NodeDocument]) -> list[NodeL
     by_host = {document.host: document for document in documents}
     missing = [host for host in site.hosts if host not in by_host]
     if missing:
-        raise SlurmError(
+        raise MissingDocumentsError(
             f"no node document of {compress(missing)}: a partial slurm.conf is never written; run provision once with "
             "these hosts, or take them out of the inventory"
         )
