@@ -61,6 +61,7 @@ class Gpu:
         tflops = {
             "bf16": self.bf16_tflops,
             "fp16": self.bf16_tflops,
+            "fp32": self.bf16_tflops / 2,  # TF32
             "fp8": self.fp8_tflops,
             "mxfp8": self.mxfp8_tflops,
             "nvfp4": self.nvfp4_tflops,
