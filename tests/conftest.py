@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support import lab as support
+
+if importlib.util.find_spec("torch"):
+    # ansible-core puts an object in place of sys.intern when it is imported, which torch's compiler then refuses to
+    # register. In one process with both, torch comes first; the product never has both in one.
+    import torch._dynamo  # noqa: F401
 
 
 @pytest.fixture(scope="session")
