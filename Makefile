@@ -6,13 +6,15 @@ INVENTORY ?= inventory/lab
 LAB_PLAY := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-playbook -i inventory/lab
 UNIT_TESTS := tests/unit tests/contract
 LAB_TESTS := tests/lab tests/testinfra
+USUAL := not benchmark and not faults and not long
 
-.PHONY: help demo test test-unit test-lab lint lab-up lab-down verify fit rdma-lab clean setup
+.PHONY: help demo test test-unit test-lab test-long test-faults lint lab-up lab-down verify fit rdma-lab clean setup
 
 help:
 	@echo "make demo       all set-up and the main job, on the lab of this machine (YES=1: do not ask)"
 	@echo "make test       all set-up, linters and all tests, the lab's included"
 	@echo "make test-unit  set-up and the tests that need neither the lab nor root"
+	@echo "make test-faults  every fault of docs/faults.md in the lab, several times each; make test-long: repetitions (both: an hour or more)"
 	@echo "make lint       ruff, mypy, yamllint, ansible-lint"
 	@echo "make lab-up     only the nodes; make lab-down removes them and every side effect"
 	@echo "make verify     testinfra against INVENTORY=inventory/..."
@@ -29,14 +31,22 @@ demo:
 test: setup
 	scripts/system-packages test
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest $(UNIT_TESTS) $(LAB_TESTS)
+	$(BIN)/python -m pytest -m "$(USUAL)" $(UNIT_TESTS) $(LAB_TESTS)
 
 test-unit: setup
-	$(BIN)/python -m pytest -m "not multiprocess and not lab and not benchmark" $(UNIT_TESTS)
+	$(BIN)/python -m pytest -m "not multiprocess and not lab and $(USUAL)" $(UNIT_TESTS)
 
 test-lab: setup
 	scripts/system-packages test
-	$(BIN)/python -m pytest $(LAB_TESTS)
+	$(BIN)/python -m pytest -m "$(USUAL)" $(LAB_TESTS)
+
+test-long: setup
+	scripts/system-packages test
+	$(BIN)/python -m pytest -m long tests
+
+test-faults: setup
+	scripts/system-packages test
+	$(BIN)/python -m pytest -m faults tests
 
 lint: setup
 	$(BIN)/ruff check .
