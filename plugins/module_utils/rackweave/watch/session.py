@@ -173,7 +173,7 @@ class Session:
 
     def _logs(self) -> Mapping[str, str]:
         arguments = {"run_dir": self.settings.run_dir, "attempt": self.follower.attempt}
-        logs: Mapping[str, str] = self.world.call("job_evidence", arguments)["logs"]
+        logs: Mapping[str, str] = self.world.call("job_logs", arguments)["logs"]
         return logs
 
     def _conclude(self) -> Conclusion:

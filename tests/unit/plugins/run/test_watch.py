@@ -189,7 +189,7 @@ def test_a_hang_is_stopped_only_with_consent_and_evidence_comes_first(watch, att
     assert result["state"] == "CANCELLED"
     assert result["culprit"] == "rank:3"
     names = [name for name, _ in on_submit_host]
-    assert names.index("job_evidence") < names.index("job_control")
+    assert names.index("job_logs") < names.index("job_control")
     assert names.count("job_control") == 1
     assert any("hang.no_progress" in line for line in lines)
 

@@ -34,7 +34,7 @@ def test_a_tool_that_hangs_is_stopped_at_its_limit_and_the_others_go_on(run_modu
         tools, "dmesg", "echo '[Sun Aug  2 02:03:11 2026] NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.'"
     )
     began = time.monotonic()
-    result = run_module("node_evidence", only=["ncclras", "dmesg"], counter_seconds=0)
+    result = run_module("job_evidence", only=["ncclras", "dmesg"], counter_seconds=0)
     assert time.monotonic() - began < 25
     assert {name: state["state"] for name, state in result["collectors"].items()} == {
         "ncclras": "timeout", "dmesg": "ok", "dumps": "absent"}  # fmt: skip
@@ -43,7 +43,7 @@ def test_a_tool_that_hangs_is_stopped_at_its_limit_and_the_others_go_on(run_modu
 
 def test_an_absent_and_a_failing_tool_say_so(run_module, tools) -> None:
     _tool(tools, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    result = run_module("node_evidence", only=["gpus", "slurm_job"], counter_seconds=0)
+    result = run_module("job_evidence", only=["gpus", "slurm_job"], counter_seconds=0)
     assert result["collectors"]["gpus"]["state"] == "failed"
     assert result["collectors"]["slurm_job"]["state"] == "absent"
 
@@ -52,7 +52,7 @@ def test_a_stopped_rank_is_seen(run_module) -> None:
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "trainer"])
     try:
         rank.send_signal(signal.SIGSTOP)
-        result = run_module("node_evidence", processes=[rank.pid], only=["processes"], counter_seconds=0)
+        result = run_module("job_evidence", processes=[rank.pid], only=["processes"], counter_seconds=0)
     finally:
         rank.kill()
         rank.wait()
@@ -67,8 +67,8 @@ def test_written_evidence_is_read_by_the_diagnosis_and_never_overwritten(run_mod
     )
     attempt = tmp_path / "attempt"
     dest = str(attempt / "evidence" / "gpu07")
-    first = run_module("node_evidence", only=["dmesg"], counter_seconds=0, dest=dest)
-    second = run_module("node_evidence", only=["dmesg"], counter_seconds=0, dest=dest)
+    first = run_module("job_evidence", only=["dmesg"], counter_seconds=0, dest=dest)
+    second = run_module("job_evidence", only=["dmesg"], counter_seconds=0, dest=dest)
     assert first["changed"]
     assert not set(first["files"]) & set(second["files"])
     assert main(["diagnose", str(attempt), "--exit-code"]) == 1
@@ -76,17 +76,17 @@ def test_written_evidence_is_read_by_the_diagnosis_and_never_overwritten(run_mod
 
 def test_check_mode_collects_but_writes_nothing(run_module, tools, tmp_path) -> None:
     _tool(tools, "dmesg", "echo x")
-    result = run_module("node_evidence", True, only=["dmesg"], counter_seconds=0, dest=str(tmp_path / "e" / "h"))
+    result = run_module("job_evidence", True, only=["dmesg"], counter_seconds=0, dest=str(tmp_path / "e" / "h"))
     assert (result["changed"], result["texts"]["dmesg"], (tmp_path / "e").exists()) == (False, "x", False)
 
 
 def test_an_unknown_collector_is_refused_by_name(run_module) -> None:
-    assert "known are" in run_module("node_evidence", only=["everything"])["msg"]
+    assert "known are" in run_module("job_evidence", only=["everything"])["msg"]
 
 
 def test_counters_tell_sockets_from_rdma(run_module, tmp_path) -> None:
     port = tmp_path / "class/infiniband/mlx5_0/ports/1/counters"
     port.mkdir(parents=True)
     (port / "port_xmit_data").write_text("100", encoding="ascii")
-    result = run_module("node_evidence", only=["counters"], counter_seconds=0.01, sysfs=str(tmp_path))
+    result = run_module("job_evidence", only=["counters"], counter_seconds=0.01, sysfs=str(tmp_path))
     assert json.loads(result["texts"]["counters"])["on_sockets"] is False
