@@ -77,6 +77,15 @@ def judge_end(state: str, exit_code: int | None, end: Mapping[str, Any] | None) 
     return JobEnd(False, False, state, code, f"the job {words.get(state, 'ended')} ({state})", reason)
 
 
+def requeued_end(end: Mapping[str, Any] | None) -> JobEnd:
+    """Return how an attempt ended whose job starts again; None for a script that Slurm ended with its node."""
+    if end is None:
+        return JobEnd(False, False, "NODE_FAIL", None, "the attempt was ended by Slurm, which starts the job again")
+    code = end["code"]
+    words = f"the attempt ended ({meaning(code)}) and the job starts again"
+    return JobEnd(code == SAVED, code == SAVED, "REQUEUED", code, words, str(end["reason"]))
+
+
 def blame(
     places: Iterable[RankPlace],
     results: Mapping[int, Mapping[str, Any]],

@@ -147,7 +147,6 @@ class Situation:
         restarts: starts of this job so far beyond the first (``SLURM_RESTART_COUNT``), and the common budget.
         retries: how often each class was retried in this run.
         recent_drains: hours ago (0 is now) of each drain we made in the cluster.
-        spares: healthy nodes outside the job that a requeue could take.
     """
 
     evidence: str
@@ -284,6 +283,11 @@ def _drains(
     frozen = len(wanted) > max(room, 0)
     allowed = () if frozen or not situation.switches.drain_nodes else wanted
     return allowed, wanted, frozen, repair
+
+
+def blames(diagnosis_class: str) -> bool:
+    """Whether a verdict of this class counts against the nodes it names."""
+    return _blames(RULES[diagnosis_class])
 
 
 def _blames(rule: Rule) -> bool:

@@ -1,0 +1,220 @@
+"""From the verdicts of a watch to what is done about them; journal and ledger are the memory. No input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import DocumentError
+from .classes import CLASSES
+from .journal import Journal, entry_line
+from .policy import DRAIN, OBSERVE, Decision, Situation, Switches, blames, decide, named_hosts
+from .strikes import Ledger
+from .verdict import Verdict
+
+REASON_PREFIX = "rackweave: "  # of every drain that is ours; only such a drain may be taken back by us
+LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one attempt ended: its verdict document, when it began, whether the batch script asked for a new start."""
+
+    document: Mapping[str, Any]
+    started: str
+    requeued: bool
+
+    @property
+    def evidence(self) -> str:
+        """Names this attempt for ever: Slurm may give a job id again, a time with it is unique."""
+        return f"{self.document['run']}/{self.document['attempt'] or self.document['job_id']}@{self.started}"
+
+    @property
+    def ok(self) -> bool:
+        return self.document["severity"] == "info"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What holds for all decisions of a call; time both as text and in seconds of the epoch."""
+
+    run: str
+    cluster_nodes: int
+    switches: Switches
+    restart_budget: int
+    time: str
+    time_s: float
+    job_is_alive: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done now, and the lines that the journal gains.
+
+    Attributes:
+        drain: node to Slurm reason.
+        leave: nodes that a new start must avoid; ``suspected`` of them are only that.
+        resubmit: the job will not come back by itself (or must not, where it was), so it is submitted anew.
+        stuck: a person has to look; nothing more is done.
+    """
+
+    action: str
+    why: str
+    drain: dict[str, str] = field(default_factory=dict)
+    wanted_drain: tuple[str, ...] = ()
+    repair: tuple[str, ...] = ()
+    leave: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
+    checkpoints_back: int = 0
+    stop_job: bool = False
+    resubmit: bool = False
+    stuck: bool = False
+    notify: bool = False
+    frozen: bool = False
+    evidence: str = ""
+    diagnosis_class: str = "healthy"
+    ledger: Ledger = field(default_factory=Ledger)
+    lines: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a task returns; ledger and lines are written by the caller."""
+        shown = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("ledger", "lines")}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in shown.items()}
+
+
+def to_verdict(document: Mapping[str, Any]) -> Verdict:
+    """Return the verdict that a ``verdict.json`` holds; ranks that it blames stand for their hosts.
+
+    Raises:
+        DocumentError: if its class is not of the closed list.
+    """
+    name = str(document.get("diagnosis_class"))
+    if name not in CLASSES:
+        raise DocumentError(f"the verdict of attempt {document.get('attempt')} has an unknown class {name!r}")
+    culprit = str(document.get("culprit", "none"))
+    hosts = [part[5:] for part in culprit.split(",") if part.startswith("host:")] or list(document.get("hosts") or [])
+    named = ",".join(f"host:{host}" for host in dict.fromkeys(hosts)) or "none"
+    return Verdict(name, named, severity=str(document["severity"]), alarm=CLASSES[name].alarm)
+
+
+def recover(ended: Sequence[Ended], journal: Journal, ledger: Ledger, setting: Setting) -> Plan:
+    """Decide on every attempt that was not decided on, oldest first; the last decision is what is done.
+
+    An earlier attempt of the same job counts for strikes and budgets, but what followed it is past.
+    """
+    plan = Plan(OBSERVE, "nothing new to decide", ledger=ledger)
+    lines: list[str] = []
+    drains: dict[str, str] = {}
+    for index, one in enumerate(ended):
+        if one.ok:
+            continue
+        last = index == len(ended) - 1
+        decision = _decide(one, journal, plan.ledger, setting, last, len(drains))
+        if decision is None:
+            continue
+        plan = _plan(one, decision, plan.ledger, setting, last)
+        drains.update(plan.drain)
+        line = _decision_line(one, plan, decision, setting)
+        lines.append(line)
+        journal = _with(journal, one, decision, setting, line)
+    return replace(plan, drain=drains, lines=tuple(lines), notify=plan.notify or bool(drains))
+
+
+def _decide(one: Ended, journal: Journal, ledger: Ledger, setting: Setting, last: bool, drains: int) -> Decision | None:
+    """The policy's decision on one attempt, or None where it was decided before."""
+    own = journal.of(setting.run)
+    if one.evidence in own.decided():
+        return None
+    situation = Situation(
+        evidence=one.evidence,
+        cluster_nodes=setting.cluster_nodes,
+        ledger=ledger,
+        switches=setting.switches,
+        restarts=own.restarts(),
+        restart_budget=setting.restart_budget,
+        retries=tuple(own.retries().items()),
+        recent_drains=(*journal.drain_ages_h(setting.time_s), *([0.0] * drains)),
+        job_is_alive=last and setting.job_is_alive,
+    )
+    return decide(to_verdict(one.document), situation)
+
+
+def _plan(one: Ended, decision: Decision, ledger: Ledger, setting: Setting, last: bool) -> Plan:
+    verdict = to_verdict(one.document)
+    if blames(verdict.diagnosis_class):
+        ledger = ledger.blame(named_hosts(verdict), one.evidence, verdict.diagnosis_class, setting.time_s)
+    leaving = tuple(dict.fromkeys((*decision.exclude, *decision.drain)))
+    comes_back = one.requeued and setting.job_is_alive
+    # A job that comes back by itself keeps its nodes, and with one of them drained it would wait for ever.
+    moved = bool(decision.drain) and comes_back
+    resubmit = last and decision.requeue and (not comes_back or moved)
+    stuck = last and not decision.requeue and decision.action != OBSERVE
+    return Plan(
+        action=decision.action,
+        why=decision.reason,
+        drain={node: _reason(one) for node in decision.drain},
+        wanted_drain=decision.wanted_drain,
+        repair=decision.repair,
+        leave=leaving,
+        suspected=() if decision.action == DRAIN else tuple(h for h in leaving if h not in decision.drain),
+        checkpoints_back=decision.checkpoints_back,
+        stop_job=last and comes_back and setting.switches.stop_own_job and (moved or stuck),
+        resubmit=resubmit,
+        stuck=stuck,
+        notify=decision.notify or stuck,
+        frozen=decision.frozen,
+        evidence=one.evidence,
+        diagnosis_class=verdict.diagnosis_class,
+        ledger=ledger,
+    )
+
+
+def _reason(one: Ended) -> str:
+    document = one.document
+    return f"{REASON_PREFIX}{document['diagnosis_class']} in attempt {document['attempt']} of {document['run']}"[
+        :LONGEST_REASON
+    ]
+
+
+def _decision_line(one: Ended, plan: Plan, decision: Decision, setting: Setting) -> str:
+    """One journal line; what decided is copied into it, since attempt directories may be cleaned up."""
+    return entry_line(
+        setting.time,
+        setting.time_s,
+        setting.run,
+        "decision",
+        decision.reason,
+        evidence=one.evidence,
+        job_id=one.document["job_id"],
+        diagnosis_class=plan.diagnosis_class,
+        culprit=one.document["culprit"],
+        sentence=one.document["sentence"],
+        action=decision.action,
+        requeue=decision.requeue,
+        requeued_by_job=one.requeued,
+        resubmit=plan.resubmit,
+        stop_job=plan.stop_job,
+        drain=list(plan.drain),
+        wanted_drain=list(decision.wanted_drain),
+        leave=list(plan.leave),
+        suspected=list(plan.suspected),
+        repair=list(decision.repair),
+        checkpoints_back=decision.checkpoints_back,
+        frozen=decision.frozen,
+        stuck=plan.stuck,
+        dry_run=setting.dry_run,
+    )
+
+
+def _with(journal: Journal, one: Ended, decision: Decision, setting: Setting, line: str) -> Journal:
+    """The journal as it will be, for the next attempt of the same call; its own dry run counts here."""
+    item = {
+        "run": setting.run,
+        "kind": "decision",
+        "evidence": one.evidence,
+        "diagnosis_class": one.document["diagnosis_class"],
+        "requeue": decision.requeue,
+    }
+    return Journal((*journal.entries, item)) if line else journal
