@@ -21,7 +21,7 @@ os.environ.update(NCCL_NVLS_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1", NV
 import torch  # noqa: E402
 
 from trainer.bench.case import BenchCase, gpt_like, llama_like  # noqa: E402
-from trainer.bench.local import cache_draws, start  # noqa: E402
+from trainer.bench.local import start  # noqa: E402
 
 
 def main() -> int:
@@ -45,7 +45,6 @@ def main() -> int:
     if "CUDA_VISIBLE_DEVICES" not in os.environ and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     mesh = start(BenchCase("start", gpt_like("start", 2, 64, 32, heads=4), 1, 1, data_parallel_size=world))
-    cache_draws()
     from trainer.bench import allreduce
     from trainer.bench.layouts import layouts_of, run_all
 

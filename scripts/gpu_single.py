@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
 
 from trainer.bench.case import BenchCase, gpt_like, llama_like  # noqa: E402
-from trainer.bench.local import cache_draws, start  # noqa: E402
+from trainer.bench.local import start  # noqa: E402
 
 MODELS = {
     "gpt-1.3b": (gpt_like("gpt-1.3b", 24, 2048, 2048), 4),
@@ -70,7 +70,6 @@ def rows(arguments: argparse.Namespace) -> Iterator[str]:
     """Run everything asked for; yield a line for each program, also for one that failed."""
     plan = [case_of(text) for text in arguments.run]
     mesh = start(plan[0][0])
-    cache_draws()
     from trainer.bench.compare import Span, run_program
 
     turn = Turn(arguments.lock) if arguments.lock else contextlib.nullcontext()

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import JobConfig
 from .deepspeed_config import deepspeed_settings
-from .engine import Fragment, StageList, StepReport, decays, sum_tied_gradients
+from .engine import Filling, Fragment, StageList, StepReport, decays, sum_tied_gradients
 from .mesh import DeepSpeedMpu, Mesh
+from .model.init import fill
 from .model.partition import ParameterInfo
 from .model.stage import Stage
 
@@ -27,7 +28,15 @@ class DeepSpeedZero:
     name = "deepspeed"
     micro_batch = None
 
-    def __init__(self, job: JobConfig, mesh: Mesh, stages: Sequence[Stage], infos: Sequence[ParameterInfo]) -> None:
+    def __init__(
+        self,
+        job: JobConfig,
+        mesh: Mesh,
+        stages: Sequence[Stage],
+        infos: Sequence[ParameterInfo],
+        filling: Filling | None = None,
+    ) -> None:
+        """Take the parameters over; with `filling` they are hollow, and ZeRO 3 partitions each once it is filled."""
         import deepspeed
 
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -42,10 +51,13 @@ class DeepSpeedZero:
         deepspeed.init_distributed(
             dist_backend=job.train.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
         )
+        mpu = DeepSpeedMpu(mesh)
+        if filling is not None:
+            _partition(filling, mesh, mpu, settings)
         self._engine, self._optimizer, _, _ = deepspeed.initialize(
             model=StageList(stages),
             optimizer=optimizer,
-            mpu=DeepSpeedMpu(mesh),
+            mpu=mpu,
             config=settings,
             dist_init_required=False,
         )
@@ -154,6 +166,25 @@ class DeepSpeedZero:
         for stage in self._stages:
             if stage.output_layer is not None:
                 stage.output_layer.weight.ds_pipe_replicated = True
+
+
+def _partition(filling: Filling, mesh: Mesh, mpu: DeepSpeedMpu, settings: dict[str, Any]) -> None:
+    """Fill hollow parameters one by one, each partitioned over the data-parallel ranks before the next is filled.
+
+    It does what a model built inside `deepspeed.zero.Init` would get, without a broadcast: all ranks draw alike.
+    """
+    import deepspeed
+
+    first = filling.infos[0].parameter
+    for info in filling.infos:
+        fill([info], filling.weights)
+        if info.parameter is not first:
+            first.convert_to_zero_parameters(param_list=[info.parameter])
+            continue
+        holder = nn.ParameterList([first])
+        deepspeed.zero.Init(
+            module=holder, data_parallel_group=mesh.data, dtype=first.dtype, config_dict_or_path=settings, mpu=mpu
+        )
 
 
 def _adam(job: JobConfig, infos: Sequence[ParameterInfo], device: torch.device) -> torch.optim.AdamW:

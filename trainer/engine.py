@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .config import JobConfig, OptimizerConfig
 from .mesh import Mesh
+from .model.init import LocalTensor, fill
 from .model.partition import ParameterInfo, stage_parameters
 from .model.stage import Stage
 
@@ -78,6 +79,14 @@ class Engine(Protocol):
         """Drop the accumulated gradients."""
 
 
+@dataclass(frozen=True)
+class Filling:
+    """All hollow parameters of a rank, frozen ones included, and where their values come from."""
+
+    infos: Sequence[ParameterInfo]
+    weights: LocalTensor
+
+
 class StageList(nn.Module):
     """This rank's chunks as one module, so that one engine owns them all."""
 
@@ -90,21 +99,37 @@ class StageList(nn.Module):
         return output
 
 
-def build_engine(job: JobConfig, mesh: Mesh, stages: Sequence[Stage]) -> Engine:
-    """Return the engine of the plan: DeepSpeed, or the flat buffer where ZeRO 0 or `engine: flat` asks for it.
+def is_flat(job: JobConfig) -> bool:
+    """Tell whether the job runs on the flat buffer.
 
     DeepSpeed's own stage 0 clips wrongly under tensor and pipeline parallelism (it counts replicated parameters on
     model-parallel rank 0 only), so ZeRO 0 never goes there.
     """
-    parameters = stage_parameters(stages, job.plan.model, mesh.where.tp_rank, mesh.sizes.tensor_parallel_size)
+    return job.plan.sizes.zero_stage == 0 or job.train.engine == "flat"
+
+
+def partitions_while_building(job: JobConfig) -> bool:
+    """Tell whether the engine puts hollow parameters where it wants them, so that no rank ever holds them whole."""
+    return is_flat(job) or job.plan.sizes.zero_stage == 3
+
+
+def build_engine(job: JobConfig, mesh: Mesh, stages: Sequence[Stage], weights: LocalTensor | None = None) -> Engine:
+    """Return the engine of the plan: DeepSpeed, or the flat buffer where ZeRO 0 or `engine: flat` asks for it.
+
+    Args:
+        weights: values of parameters that are still hollow; only where `partitions_while_building`.
+    """
+    parameters = list(stage_parameters(stages, job.plan.model, mesh.where.tp_rank, mesh.sizes.tensor_parallel_size))
     infos = [info for info in parameters if info.parameter.requires_grad]
-    if job.plan.sizes.zero_stage == 0 or job.train.engine == "flat":
+    if is_flat(job):
         from .flat_engine import FlatEngine
 
-        return FlatEngine(job, mesh, stages, infos)
+        if weights is not None:
+            fill([info for info in parameters if not info.parameter.requires_grad], weights)
+        return FlatEngine(job, mesh, stages, infos, weights=weights)
     from .deepspeed_engine import DeepSpeedZero
 
-    return DeepSpeedZero(job, mesh, stages, infos)
+    return DeepSpeedZero(job, mesh, stages, infos, None if weights is None else Filling(parameters, weights))
 
 
 def decays(info: ParameterInfo) -> bool:

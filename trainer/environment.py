@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .errors import StopError
 
 RECORDED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_FR_", "UCX_", "DS_")
+MOST_THREADS = 16
 RECORDED_NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS")
 
 
@@ -68,6 +69,13 @@ def store_address(variables: Mapping[str, str] | None = None) -> tuple[str, int]
     if not address:
         raise StopError("the environment variable MASTER_ADDR is not set: start the trainer with torchrun")
     return address, _number(source, "MASTER_PORT")
+
+
+def usable_threads(variables: Mapping[str, str] | None = None) -> int:
+    """Return how many threads this process may keep busy: its share of the processors that its host's ranks may use."""
+    source = os.environ if variables is None else variables
+    ranks = _number(source, "LOCAL_WORLD_SIZE")
+    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks)))
 
 
 def prepare_environment(cuda: bool) -> None:

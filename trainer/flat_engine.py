@@ -28,7 +28,7 @@ from .flat_state import Streaming
 from .flops import model_flops_per_token
 from .loss_scale import LossScale
 from .mesh import Mesh
-from .model.init import is_tied_copy
+from .model.init import LocalTensor, is_tied_copy
 from .model.partition import ParameterInfo
 from .model.stage import Stage
 
@@ -79,7 +79,9 @@ class FlatEngine:
         stages: Sequence[Stage],
         infos: Sequence[ParameterInfo],
         acceleration: Acceleration | None = None,
+        weights: LocalTensor | None = None,
     ) -> None:
+        """Take the parameters over; with `weights` they are hollow, and get their values in the flat buffer."""
         if job.plan.sizes.offload != "none":
             raise StopError(
                 f"engine=flat keeps optimizer states on the GPU; offload={job.plan.sizes.offload} needs deepspeed"
@@ -87,7 +89,7 @@ class FlatEngine:
         self._mesh, self._stages, self._module = mesh, stages, StageList(stages)
         self._num_microbatches = job.plan.sizes.num_microbatches
         self._infos = {info.name: info for info in infos}
-        self.optimizer = _build_optimizer(job, mesh, infos)
+        self.optimizer = _build_optimizer(job, mesh, infos, weights)
         self._scale = LossScale() if job.train.dtype == "float16" else None
         tied = job.plan.model.tied_embeddings and job.plan.sizes.pipeline_parallel_size > 1
         self._tied_grads = self._copies_of_tied_weight() if tied else []
@@ -256,7 +258,9 @@ def compile_layers(stage: Stage) -> None:
             layer.forward = torch.compile(layer.forward, dynamic=False)
 
 
-def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo]) -> FlatOptimizer:
+def _build_optimizer(
+    job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo], weights: LocalTensor | None
+) -> FlatOptimizer:
     sizes, config = job.plan.sizes, job.train.optimizer
 
     def counts(info: ParameterInfo) -> bool:
@@ -271,7 +275,9 @@ def _build_optimizer(job: JobConfig, mesh: Mesh, infos: Sequence[ParameterInfo])
     constants = AdamWConstants(config.beta1, config.beta2, config.epsilon, config.weight_decay)
     streaming = Streaming(gradients=sizes.zero_stage >= 2, weights=sizes.zero_stage == 3)
     parameters = [FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info)) for info in infos]
-    return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad), streaming)
+    by_name = {info.name: info for info in infos}
+    values = None if weights is None else (lambda name: weights(by_name[name]))
+    return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad), streaming, values)
 
 
 def _unit(info: ParameterInfo) -> str:

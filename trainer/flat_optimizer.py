@@ -18,7 +18,7 @@ from .flat_state import RESIDENT, FlatState, Streaming
 from .flat_stream import UnitStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -75,12 +75,15 @@ class FlatOptimizer:
         groups: FlatGroups,
         options: FlatOptions,
         streaming: Streaming = RESIDENT,
+        values: Callable[[str], Tensor] | None = None,
     ) -> None:
+        """Adopt the parameters; `values` gives their initial values by name, where they do not hold them themselves."""
         specs = [ParameterSpec(p.name, tuple(p.parameter.shape), p.decayed, p.counted, p.unit) for p in parameters]
         by_name = {p.name: p.parameter for p in parameters}
         self.groups, self._options, self._streaming = groups, options, streaming
         self.layout: FlatLayout = plan_flat_layout(specs, groups.shards, options.bucket_numel)
-        self.state = FlatState(self.layout, by_name, groups.shard, streaming)
+        own = values or (lambda name: by_name[name].detach())
+        self.state = FlatState(self.layout, by_name, groups.shard, streaming, own)
         views = self.state.parameter_views(self.state.whole_grads)
         self.main_grads: dict[nn.Parameter, Tensor] = {by_name[name]: view for name, view in views.items()}
         self.stream = UnitStream(self.state, groups.data, streaming) if streaming != RESIDENT else None

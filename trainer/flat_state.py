@@ -14,7 +14,7 @@ import torch
 from .flat_adamw import merge_halves, split_halves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .flat_layout import Bucket, FlatLayout
 
@@ -41,7 +41,12 @@ class FlatState:
     """
 
     def __init__(
-        self, layout: FlatLayout, parameters: Mapping[str, torch.nn.Parameter], shard: int, streaming: Streaming
+        self,
+        layout: FlatLayout,
+        parameters: Mapping[str, torch.nn.Parameter],
+        shard: int,
+        streaming: Streaming,
+        values: Callable[[str], torch.Tensor],
     ) -> None:
         some = next(iter(parameters.values()))
         self.layout, self.shard, self.dtype, self.device = layout, shard, some.dtype, some.device
@@ -51,10 +56,9 @@ class FlatState:
         self.exp_avg_sq = self._zeros(layout.shard_numel, torch.float32)
         self.rest = self._zeros(layout.shard_numel, torch.int16) if some.dtype == torch.bfloat16 else None
         self.wide = self._zeros(layout.shard_numel, torch.float32) if some.dtype == torch.float16 else None
-        self._adopt_masters(parameters)
         self.whole_weights = self._whole(self.shard_weights, streaming.weights)
         self.whole_grads = self._whole(self.shard_grads, streaming.gradients)
-        self._adopt_weights(parameters, streaming.weights)
+        self._adopt(parameters, streaming.weights, values)
 
     def _zeros(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(numel, dtype=dtype, device=self.device)
@@ -83,22 +87,30 @@ class FlatState:
         }
 
     @torch.no_grad()
-    def _adopt_masters(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-        for piece in self.layout.fragments(self.shard):
-            values = parameters[piece.name].detach().reshape(-1)
-            self._set_master(
-                piece.shard_start, values[piece.parameter_start : piece.parameter_start + piece.numel].float()
-            )
+    def _adopt(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        streamed: bool,
+        values: Callable[[str], torch.Tensor],
+    ) -> None:
+        """Make each parameter a view of its bucket and give it its values; one parameter is in memory beside them.
 
-    @torch.no_grad()
-    def _adopt_weights(self, parameters: Mapping[str, torch.nn.Parameter], streamed: bool) -> None:
-        """Make each parameter a view of its bucket; `data` keeps the version counters of both apart."""
+        `data` keeps the version counters of both apart.
+        """
+        pieces = {piece.name: piece for piece in self.layout.fragments(self.shard)}
         views = self.parameter_views(self.whole_weights)
         for slot in self.layout.slots():
-            parameter, view = parameters[slot.spec.name], views[slot.spec.name]
-            if not (slot.spec.unit and streamed):
-                view.copy_(parameter)
-            parameter.data = view
+            name = slot.spec.name
+            resident, piece = not (slot.spec.unit and streamed), pieces.get(name)
+            if resident or piece is not None:
+                whole = values(name).to(self.dtype)
+                if resident:
+                    views[name].copy_(whole)
+                if piece is not None:
+                    part = whole.reshape(-1)[piece.parameter_start : piece.parameter_start + piece.numel]
+                    self._set_master(piece.shard_start, part.to(self.device).float())
+                del whole
+            parameters[name].data = views[name]
 
     @torch.no_grad()
     def _set_master(self, start: int, values: torch.Tensor) -> None:

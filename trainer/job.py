@@ -15,7 +15,7 @@ from .config import JobConfig
 from .data.samples import Blend, Sampler, open_blend
 from .data.tokenizer import load_tokenizer
 from .deepspeed_config import check_deepspeed
-from .engine import build_engine
+from .engine import build_engine, partitions_while_building
 from .environment import LaunchEnvironment
 from .errors import StopError
 from .exporters import open_exporters
@@ -23,7 +23,8 @@ from .guard import LossGuard
 from .loop import LoopParts, evaluate, run_training
 from .memory import MemoryMeter
 from .mesh import Mesh, build_mesh, close_mesh, seed_mesh
-from .model.build import build_stages, imported_weights
+from .model.build import imported_weights, outline_stages, parameters_of, weights_of
+from .model.init import fill, no_weights
 from .outcome import write_json
 from .placement import check_placement, check_world, placement_record, read_host_file
 from .requests import ExitRequests
@@ -72,9 +73,14 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
     reporting.meter.mark_own()
     _enter(reporting, "model_build")
     seed_mesh(mesh, job.train.seed)
-    stages = build_stages(job, mesh)
+    stages = outline_stages(job, mesh)
+    # Adapters' checkpoints lack the frozen weights; all others hold every weight, so nothing need be drawn.
+    weights = weights_of(job) if chosen is None or job.train.lora is not None else no_weights
+    hollow = partitions_while_building(job)
+    if not hollow:
+        fill(parameters_of(job, mesh, stages), weights)
     _enter(reporting, "optimizer_init")
-    engine = build_engine(job, mesh, stages)
+    engine = build_engine(job, mesh, stages, weights if hollow else None)
     checkpoints.attach(engine)
     first_step = 0
     if chosen is not None:

@@ -39,10 +39,10 @@ def compare_with_megatron(attempt: str, out: str) -> None:
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
-    job, mesh, stages = open_job(attempt)
+    job, _, stages = open_job(attempt)
     model = job.plan.model
     theirs = GPTModel(
-        config=transformer_config(job, mesh.device),
+        config=transformer_config(job),
         transformer_layer_spec=get_gpt_layer_local_spec(
             normalization="RMSNorm" if model.normalization == "rmsnorm" else None
         ),

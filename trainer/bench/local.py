@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
 
 import torch
 
@@ -28,22 +27,6 @@ def start(case: BenchCase) -> Mesh:
     mesh = build_mesh(job_of(case, backend).plan.sizes, int(os.environ["RANK"]), device, backend, TIMEOUT_S)
     seed_mesh(mesh, case.seed)
     return mesh
-
-
-def cache_draws() -> None:
-    """Draw each initial weight once per process: drawing a large model takes longer than measuring it."""
-    from trainer.model import build
-
-    original = build.draw  # type: ignore[attr-defined]
-    known: dict[Any, torch.Tensor] = {}
-
-    def draw(info: Any, model: Any, seed: int) -> torch.Tensor:
-        key = (info.name, info.global_shape, model.num_layers, model.tied_embeddings, seed)
-        if key not in known:
-            known[key] = original(info, model, seed)
-        return known[key]
-
-    build.draw = draw  # type: ignore[attr-defined]
 
 
 def _free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable
 
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from ..config import JobConfig, ModelConfig, SizesConfig
+from ..environment import usable_threads
 from ..errors import StopError
 from ..mesh import Mesh
 from .huggingface import HuggingFaceWeights
-from .init import WholeTensor, draw, initialize
+from .init import LocalTensor, SeededWeights, fill, hollow
 from .layers import NORM_EPSILON, LayerOptions
 from .lora import add_adapters
-from .partition import ParameterInfo
+from .partition import ParameterInfo, stage_parameters
 from .stage import Stage, StageSpan
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -37,7 +39,7 @@ def stage_spans(model: ModelConfig, sizes: SizesConfig, pp_rank: int) -> list[St
     return spans
 
 
-def transformer_config(job: JobConfig, device: torch.device) -> TransformerConfig:
+def transformer_config(job: JobConfig) -> TransformerConfig:
     """Return Megatron's configuration of the planned job; fusions that need Apex or a compiler stay off."""
     model, sizes, dtype = job.plan.model, job.plan.sizes, DTYPES[job.train.dtype]
     virtual = sizes.virtual_pipeline_size if sizes.virtual_pipeline_size > 1 else None
@@ -63,7 +65,8 @@ def transformer_config(job: JobConfig, device: torch.device) -> TransformerConfi
         pipeline_dtype=dtype,
         bf16=job.train.dtype == "bfloat16",
         fp16=job.train.dtype == "float16",
-        use_cpu_initialization=device.type == "cpu",
+        # Megatron then leaves the device to the caller, which is what lets a model be outlined without memory.
+        use_cpu_initialization=True,
         perform_initialization=False,
         gradient_accumulation_fusion=False,
         masked_softmax_fusion=False,
@@ -77,28 +80,63 @@ def transformer_config(job: JobConfig, device: torch.device) -> TransformerConfi
     )
 
 
-def build_stages(job: JobConfig, mesh: Mesh) -> list[Stage]:
-    """Build this rank's chunks on its device, with weights that are equal in every layout."""
+def outline_stages(job: JobConfig, mesh: Mesh) -> list[Stage]:
+    """Build this rank's chunks with hollow parameters: shapes, types and device, but no memory (see init.hollow)."""
     sizes, dropout = job.plan.sizes, job.train.dropout
-    config = transformer_config(job, mesh.device)
+    config = transformer_config(job)
     imported = imported_weights(job)
     options = LayerOptions(
         model=job.plan.model,
+        device=mesh.device,
         sequence_parallel=sizes.sequence_parallel,
         hidden_dropout=dropout.hidden,
         attention_dropout=dropout.attention,
         recompute_mlp=sizes.recompute == "selective",
         norm_epsilon=NORM_EPSILON if imported is None else imported.norm_epsilon,
     )
-    stages = [
-        Stage(options, config, mesh.tensor, span, recompute_layers=sizes.recompute == "full")
-        for span in stage_spans(job.plan.model, sizes, mesh.where.pp_rank)
-    ]
-    if job.train.lora is not None:
-        for stage in stages:
-            add_adapters(stage, job.train.lora)
-    initialize(stages, job.plan.model, _source(job, imported), mesh)
+    with torch.device("meta"):
+        stages = [
+            Stage(options, config, mesh.tensor, span, recompute_layers=sizes.recompute == "full")
+            for span in stage_spans(job.plan.model, sizes, mesh.where.pp_rank)
+        ]
+        if job.train.lora is not None:
+            for stage in stages:
+                add_adapters(stage, job.train.lora)
+    hollow(stages, job.plan.model, mesh)
     return stages
+
+
+def weights_of(job: JobConfig) -> LocalTensor:
+    """Return where a rank's initial weights come from: the seed, or imported ones; equal in every layout."""
+    model = job.plan.model
+    drawn = SeededWeights(model, job.train.seed, usable_threads())
+    imported = imported_weights(job)
+    if imported is None:
+        return drawn
+
+    def local(info: ParameterInfo) -> torch.Tensor:
+        if ".lora_" in info.name:
+            return drawn(info)
+        tensor = imported.whole(info.name)
+        if tuple(tensor.shape) != info.global_shape:
+            raise StopError(
+                f"{info.name} has shape {tuple(tensor.shape)} in the imported weights, not {info.global_shape}"
+            )
+        return info.take(tensor)
+
+    return local
+
+
+def build_stages(job: JobConfig, mesh: Mesh) -> list[Stage]:
+    """Build this rank's chunks on its device, with their initial weights."""
+    stages = outline_stages(job, mesh)
+    fill(parameters_of(job, mesh, stages), weights_of(job))
+    return stages
+
+
+def parameters_of(job: JobConfig, mesh: Mesh, stages: Sequence[Stage]) -> list[ParameterInfo]:
+    """Return every parameter of this rank's chunks; call it before an engine changes the parameters' shapes."""
+    return list(stage_parameters(stages, job.plan.model, mesh.where.tp_rank, mesh.sizes.tensor_parallel_size))
 
 
 def imported_weights(job: JobConfig) -> HuggingFaceWeights | None:
@@ -109,19 +147,3 @@ def imported_weights(job: JobConfig) -> HuggingFaceWeights | None:
     """
     weights = job.train.weights
     return None if weights is None else HuggingFaceWeights(Path(weights.path), job.plan.model)
-
-
-def _source(job: JobConfig, imported: HuggingFaceWeights | None) -> WholeTensor:
-    model, seed = job.plan.model, job.train.seed
-
-    def whole(info: ParameterInfo) -> torch.Tensor:
-        if imported is None or ".lora_" in info.name:
-            return draw(info, model, seed)
-        tensor = imported.whole(info.name)
-        if tuple(tensor.shape) != info.global_shape:
-            raise StopError(
-                f"{info.name} has shape {tuple(tensor.shape)} in the imported weights, not {info.global_shape}"
-            )
-        return tensor
-
-    return whole

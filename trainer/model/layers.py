@@ -30,9 +30,13 @@ NORM_EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What a layer needs beside Megatron's configuration; probabilities and booleans."""
+    """What a layer needs beside Megatron's configuration; probabilities and booleans.
+
+    `device` is where the model will run; parameters are made on torch's current default device (see model.build).
+    """
 
     model: ModelConfig
+    device: torch.device
     sequence_parallel: bool
     hidden_dropout: float
     attention_dropout: float
@@ -56,14 +60,12 @@ class ParallelNorm(nn.Module):
 
     def __init__(self, options: LayerOptions, config: TransformerConfig, group: torch.distributed.ProcessGroup) -> None:
         super().__init__()
-        model, device = options.model, parameter_device(config)
+        model = options.model
         self._group, self._sequence_parallel = group, options.sequence_parallel
         self._epsilon = options.norm_epsilon
         shape = (model.hidden_size,)
-        self.weight = nn.Parameter(torch.empty(shape, dtype=config.params_dtype, device=device))
-        bias = (
-            torch.empty(shape, dtype=config.params_dtype, device=device) if model.normalization == "layernorm" else None
-        )
+        self.weight = nn.Parameter(torch.empty(shape, dtype=config.params_dtype))
+        bias = torch.empty(shape, dtype=config.params_dtype) if model.normalization == "layernorm" else None
         self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -95,8 +97,10 @@ class Rotary(nn.Module):
     def __init__(self, model: ModelConfig, device: torch.device) -> None:
         super().__init__()
         base = float(model.rotary_base or 0.0)
-        exponents = torch.arange(0, model.head_dim, 2, dtype=torch.float32) / model.head_dim
-        angles = torch.outer(torch.arange(model.sequence_length, dtype=torch.float32), base**-exponents)
+        # A table of values, so it is made for real while the parameters are only outlined.
+        exponents = torch.arange(0, model.head_dim, 2, dtype=torch.float32, device="cpu") / model.head_dim
+        positions = torch.arange(model.sequence_length, dtype=torch.float32, device="cpu")
+        angles = torch.outer(positions, base**-exponents)
         angles = torch.cat((angles, angles), dim=-1)[:, None, None, :]
         self.register_buffer("cosine", angles.cos().to(device), persistent=False)
         self.register_buffer("sine", angles.sin().to(device), persistent=False)
@@ -238,11 +242,6 @@ def drop(hidden: Tensor, probability: float, training: bool, sequence_parallel: 
         return F.dropout(hidden, probability)
     with get_cuda_rng_tracker().fork():
         return F.dropout(hidden, probability)
-
-
-def parameter_device(config: TransformerConfig) -> torch.device:
-    """Return where parameters are made."""
-    return torch.device("cpu") if config.use_cpu_initialization else torch.device("cuda", torch.cuda.current_device())
 
 
 def _no_init(weight: Tensor) -> None:

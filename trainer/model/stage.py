@@ -25,7 +25,6 @@ from .layers import (
     TransformerLayer,
     _no_init,
     drop,
-    parameter_device,
     run_again_in_backward,
 )
 
@@ -54,9 +53,7 @@ class Embedding(nn.Module):
         )
         self.position_embeddings: nn.Embedding | None = None
         if model.position_embedding == "learned":
-            self.position_embeddings = nn.Embedding(
-                model.sequence_length, model.hidden_size, dtype=config.params_dtype, device=parameter_device(config)
-            )
+            self.position_embeddings = nn.Embedding(model.sequence_length, model.hidden_size, dtype=config.params_dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return (sequence, batch, hidden) for tokens (batch, sequence)."""
@@ -126,7 +123,7 @@ class Stage(nn.Module):
         self.decoder = Decoder(options, config, group, span, recompute_layers)
         self.rotary = None
         if options.model.position_embedding == "rotary":
-            self.rotary = Rotary(options.model, parameter_device(config))
+            self.rotary = Rotary(options.model, options.device)
         self.output_layer = None
         if span.has_output:
             self.output_layer = ColumnParallelLinear(
