@@ -35,7 +35,8 @@ RETURN = r"""
 facts:
   description:
     - C(pci) is a list of C(bdf), C(class), C(vendor), C(device) (hexadecimal); C(kernel) the running release;
-      C(headers) whether its build directory exists; C(modules) the names of loaded modules; C(loaded_driver) the
+      C(headers) whether its build directory exists; C(kernels) the installed releases, each with C(headers);
+      C(modules) the names of loaded modules; C(loaded_driver) the
       version of the driver in the kernel or null; C(kernel_arguments) the kernel's command line; C(switch_devices)
       the number of device files of NVSwitches.
   type: dict
@@ -74,15 +75,28 @@ def pci_rows(root: str) -> list[dict[str, str]]:
     return rows
 
 
+def kernel_rows(root: str) -> list[dict[str, object]]:
+    """Return one row per installed kernel: an image in ``/boot`` or beside its modules; leftovers are none."""
+    boot, modules = os.path.join(root, "boot"), os.path.join(root, "lib/modules")
+    found = {name[len("vmlinuz-") :] for name in _names(boot) if name.startswith("vmlinuz-")}
+    found |= {name for name in _names(modules) if os.path.exists(os.path.join(modules, name, "vmlinuz"))}
+    releases = sorted(name for name in found if "rescue" not in name)
+    return [{"release": name, "headers": os.path.isdir(os.path.join(modules, name, "build"))} for name in releases]
+
+
+def _names(directory: str) -> list[str]:
+    return os.listdir(directory) if os.path.isdir(directory) else []
+
+
 def collect(root: str) -> dict[str, object]:
     """Return the facts of the node below ``root``."""
     kernel = read_text(os.path.join(root, "proc/sys/kernel/osrelease")) or ""
-    devices = os.path.join(root, "dev")
-    names = os.listdir(devices) if os.path.isdir(devices) else []
+    names = _names(os.path.join(root, "dev"))
     return {
         "pci": pci_rows(root),
         "kernel": kernel,
         "headers": bool(kernel) and os.path.isdir(os.path.join(root, "lib/modules", kernel, "build")),
+        "kernels": kernel_rows(root),
         "modules": parse_modules(read_text(os.path.join(root, "proc/modules")) or ""),
         "loaded_driver": parse_driver_version(read_text(os.path.join(root, "proc/driver/nvidia/version")) or ""),
         "kernel_arguments": (read_text(os.path.join(root, "proc/cmdline")) or "").split(),

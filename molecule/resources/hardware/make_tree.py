@@ -82,6 +82,7 @@ def main():
     write(root / "proc/sys/kernel/osrelease", KERNEL)
     write(root / "proc/cmdline", "root=/dev/sda1 intel_iommu=on iommu=pt")
     (root / "lib/modules" / KERNEL / "build").mkdir(parents=True)
+    write(root / "boot" / f"vmlinuz-{KERNEL}", "")
     driver = installed_driver()
     write(
         root / "proc/modules",

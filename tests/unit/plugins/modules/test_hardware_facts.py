@@ -25,6 +25,7 @@ def test_gpus_switches_kernel_and_headers_are_seen(tree):
     assert sum(row["vendor"] == "0x10de" for row in facts["pci"]) == 12
     assert facts["kernel"] == "6.1.0-fixture-amd64"
     assert facts["headers"] is True
+    assert facts["kernels"] == [{"release": "6.1.0-fixture-amd64", "headers": True}]
     assert facts["switch_devices"] == 4
 
 
@@ -33,6 +34,7 @@ def test_a_machine_without_anything_gives_empty_facts(tmp_path):
         "pci": [],
         "kernel": "",
         "headers": False,
+        "kernels": [],
         "modules": [],
         "loaded_driver": None,
         "kernel_arguments": [],
