@@ -17,6 +17,7 @@ from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.report.run_page import RunReport, render_run_page
 from ..module_utils.rackweave.run.schema import write_json
 from ..module_utils.rackweave.run.status_file import make_status
+from ..module_utils.rackweave.watch.failing import Wanted
 from ..module_utils.rackweave.watch.session import Session, WatchError, WatchSettings, World
 
 ARGUMENT_SPEC = {
@@ -31,6 +32,10 @@ ARGUMENT_SPEC = {
     "status_interval_s": {"type": "float", "default": 30.0},
     "hang_grace_s": {"type": "float", "default": 30.0},
     "unreachable_s": {"type": "float", "default": 600.0},
+    "until": {"type": "str", "choices": ["job", "attempt"], "default": "job"},
+    "collect_hosts": {"type": "int", "default": 0},
+    "collected": {"type": "list", "elements": "str", "default": []},
+    "silent_hosts": {"type": "dict", "default": {}},
 }
 
 SHOWN_EVIDENCE = 6  # lines; all of it is in verdict.json
@@ -49,10 +54,15 @@ class ActionModule(ActionBase):
         self._args, self._task_vars = args, task_vars
         self._run_dir = f"{args['shared_dir'].rstrip('/')}/runs/{args['run']}"
         names = ("run", "stop_ok", "job_id", "poll_interval_s", "line_interval_s", "status_interval_s", "hang_grace_s")
-        settings = WatchSettings(run_dir=self._run_dir, **{name: args[name] for name in names})
+        collecting = {"collect_hosts": args["collect_hosts"], "collected": tuple(args["collected"])}
+        collecting["silent_hosts"] = args["silent_hosts"]
+        collecting["until_attempt"] = args["until"] == "attempt"
+        settings = WatchSettings(run_dir=self._run_dir, **{name: args[name] for name in names}, **collecting)
         world = World(self._call, self._display.display, time.monotonic, time.sleep)
         try:
-            conclusion = Session(world, settings, self._keep_status).run()
+            conclusion = Session(world, settings, self._keep_status, self._keep_verdict).run()
+            if isinstance(conclusion, Wanted):
+                return {**result, "wanted": {**vars(conclusion), "hosts": list(conclusion.hosts)}, "changed": False}
             report = self._write_down(conclusion)
         except (RackweaveError, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
@@ -85,6 +95,10 @@ class ActionModule(ActionBase):
         )
         self._call("run_files", {"path": self._run_dir, "files": {"status.json": write_json(status)}})
         write_file(Path(self._args["state_file"]), write_json(status))
+
+    def _keep_verdict(self, found):
+        name = f"attempts/{found.document['attempt']}/verdict.json"
+        self._call("run_files", {"path": self._run_dir, "files": {name: write_json(found.document)}})
 
     def _write_down(self, conclusion):
         """Leave verdict, status and page with the run, and the last two on the controller; return the page's path."""
@@ -128,6 +142,8 @@ def answer(conclusion):
         "first_action": document["first_action"],
         "evidence": document["evidence"][:SHOWN_EVIDENCE],
         "job_id": conclusion.job_id,
+        "job_live": bool((conclusion.look.get("job") or {}).get("live")),
+        "ended": [vars(item) for item in conclusion.ended],
         "attempt": progress.attempt,
         "state": conclusion.end.state,
         "culprit": document["culprit"],

@@ -6,9 +6,14 @@ from __future__ import annotations
 import glob
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -22,6 +27,10 @@ from ..module_utils.rackweave.watch.collect import (
     stopped_processes,
     traffic,
 )
+from ..module_utils.rackweave.watch.reach import peer_line
+
+MAX_PEERS = 256
+MAX_PROBES = 32  # at a time
 
 DOCUMENTATION = r"""
 module: job_evidence
@@ -40,6 +49,8 @@ options:
     default: []
   only: {description: "Names of the collectors to run; all where left out.", type: list, elements: str, default: []}
   dumps: {description: "Glob of flight-recorder dumps on this node.", type: str, default: ""}
+  peers: {description: Other hosts of the job that this one must reach., type: list, elements: str, default: []}
+  search_path: {description: Directories of tools to prefer., type: list, elements: path, default: []}
   counter_seconds:
     description: "Seconds between two readings of port counters; 0 leaves them out."
     type: float
@@ -49,6 +60,9 @@ options:
   dest:
     description: "Directory for the output (C(evidence/HOST) of the attempt); nothing is written where left out."
     type: path
+  owner:
+    description: User as whom is written; a shared file system may refuse root, and the attempt belongs to its user.
+    type: str
 attributes:
   check_mode: {support: full, description: "Collects, writes nothing."}
 author: Rackweave
@@ -59,6 +73,8 @@ EXAMPLES = r"""
     job: "12"
     since: "2026-08-02 07:00:00"
     dest: "/mnt/shared/runs/demo/attempts/12.0/evidence/{{ inventory_hostname }}"
+    owner: hpc
+    peers: "{{ groups['gpu_nodes'] | difference([inventory_hostname]) }}"
   become: true
 """
 RETURN = r"""
@@ -81,6 +97,9 @@ SPEC = {
     "sysfs": {"type": "path", "default": "/sys"},
     "max_bytes": {"type": "int", "default": 262144},
     "dest": {"type": "path"},
+    "owner": {"type": "str"},
+    "peers": {"type": "list", "elements": "str", "default": []},
+    "search_path": {"type": "list", "elements": "path", "default": []},
 }
 
 
@@ -176,6 +195,45 @@ def collect_counters(params: dict) -> tuple[dict, str]:
     return {"state": "ok", "seconds": round(span, 3), "detail": f"{len(before)} counters"}, text
 
 
+def probe(peer: str) -> str:
+    """Say whether another host of the job answers at all; two echo requests, four seconds at most."""
+    began = time.monotonic()
+    state, _, detail = run_limited(["ping", "-n", "-c", "2", "-i", "0.5", "-W", "2", peer], 5.0, 4096)
+    if state == "absent":
+        return f"peer {peer} not asked ({detail})"
+    return peer_line(peer, state == "ok", f"ping, {time.monotonic() - began:.1f} s")
+
+
+def collect_peers(peers: list[str]) -> tuple[dict, str]:
+    """Ask all other hosts side by side."""
+    if not peers:
+        return {"state": "absent", "seconds": 0.0, "detail": "no other hosts given"}, ""
+    began = time.monotonic()
+    with ThreadPoolExecutor(max_workers=MAX_PROBES) as pool:
+        lines = list(pool.map(probe, peers[:MAX_PEERS]))
+    missed = sum("does not answer" in line for line in lines)
+    state = "absent" if all("not asked" in line for line in lines) else "ok"
+    detail = f"{missed} of {len(lines)} do not answer"
+    return {"state": state, "seconds": round(time.monotonic() - began, 3), "detail": detail}, "\n".join(lines)
+
+
+@contextmanager
+def acting_as(owner: str | None) -> Iterator[None]:
+    """Write as the job's user where root runs this; the identity comes back afterwards."""
+    if owner is None or os.geteuid() != 0:
+        yield
+        return
+    account = pwd.getpwnam(owner)
+    group = os.getegid()
+    os.setegid(account.pw_gid)
+    os.seteuid(account.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
 def write(dest: Path, texts: dict[str, str], states: dict[str, dict], dumps: list[str]) -> list[str]:
     """Write what was collected; an earlier collection is not overwritten."""
     base, number = dest, 1
@@ -193,31 +251,42 @@ def write(dest: Path, texts: dict[str, str], states: dict[str, dict], dumps: lis
     return [*map(str, files), str(base / "collectors.json")]
 
 
+def collect_all(params: dict, pids: list[int]) -> tuple[dict[str, dict], dict[str, str]]:
+    """Run the chosen collectors; return the state and the output of each."""
+    states: dict[str, dict] = {}
+    texts: dict[str, str] = {}
+    work = {one.name: partial(collect, one, params, pids) for one in COLLECTORS}
+    work["peers"] = partial(collect_peers, params["peers"])
+    if params["counter_seconds"] > 0:
+        work["counters"] = partial(collect_counters, params)
+    for name, run in work.items():
+        if not params["only"] or name in params["only"]:
+            states[name], text = run()
+            if text:
+                texts[name] = text
+    return states, texts
+
+
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     params = module.params
-    unknown = sorted(set(params["only"]) - {collector.name for collector in COLLECTORS} - {"counters"})
+    known = [*(collector.name for collector in COLLECTORS), "peers", "counters"]
+    unknown = sorted(set(params["only"]) - set(known))
     if unknown:
-        known = ", ".join([collector.name for collector in COLLECTORS] + ["counters"])
-        module.fail_json(msg=f"only: no collector is named {', '.join(unknown)}; known are {known}")
-    chosen = [collector for collector in COLLECTORS if not params["only"] or collector.name in params["only"]]
-    states: dict[str, dict] = {}
-    texts: dict[str, str] = {}
+        module.fail_json(msg=f"only: no collector is named {', '.join(unknown)}; known are {', '.join(known)}")
+    os.environ["PATH"] = os.pathsep.join([*params["search_path"], os.environ.get("PATH", "/usr/sbin:/usr/bin")])
     listing = run_limited(["ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args"], 5.0, 1 << 22)[1]
     pids = params["processes"] or job_processes(listing)
-    for collector in chosen:
-        states[collector.name], text = collect(collector, params, pids)
-        if text:
-            texts[collector.name] = text
-    if params["counter_seconds"] > 0 and (not params["only"] or "counters" in params["only"]):
-        states["counters"], text = collect_counters(params)
-        if text:
-            texts["counters"] = text
+    states, texts = collect_all(params, pids)
     dumps = sorted(glob.glob(params["dumps"])) if params["dumps"] else []
     states["dumps"] = {"state": "ok" if dumps else "absent", "seconds": 0.0, "detail": f"{len(dumps)} dumps"}
     files: list[str] = []
     if params["dest"] and not module.check_mode:
-        files = write(Path(params["dest"]), texts, states, dumps)
+        try:
+            with acting_as(params["owner"]):
+                files = write(Path(params["dest"]), texts, states, dumps)
+        except (OSError, KeyError) as error:
+            module.fail_json(msg=f"what was collected cannot be written: {error}", collectors=states)
     stopped = {str(pid): state for pid, state in stopped_processes(listing).items() if pid in set(pids)}
     module.exit_json(changed=bool(files), collectors=states, texts=texts, dumps=dumps, stopped=stopped, files=files)
 

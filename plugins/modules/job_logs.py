@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Collect what an attempt left in its logs, and what Slurm says of its nodes, bounded in size."""
+"""Read what an attempt left in its logs and what was collected of it, and what Slurm says of its nodes, bounded."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ def in_order(attempt: Path) -> Iterator[Path]:
     ranks = [path for path in attempt.glob("logs/*/*") if path.is_dir() and path.name.isdigit()]
     for directory in sorted(ranks, key=lambda path: (path.name in finished, int(path.name))):
         yield from sorted(directory.glob("*.log"))
+    # What was collected on the nodes, the newest collection of each last; then whose address is whose.
+    yield from sorted(path for path in attempt.glob("evidence/**/*") if path.suffix in (".txt", ".json"))
+    yield from sorted(attempt.glob("placement/*.json"))
 
 
 def read_logs(attempt: Path, tail_bytes: int, max_bytes: int) -> tuple[dict[str, str], list[str]]:
@@ -95,6 +98,8 @@ def main() -> None:
     if not attempt.is_dir():
         module.fail_json(msg=f"{attempt} does not exist")
     logs, left_out = read_logs(attempt, module.params["tail_bytes"], module.params["max_bytes"])
+    if (attempt / "attempt.json").is_file():
+        logs["attempt.json"] = tail(attempt / "attempt.json", module.params["tail_bytes"])
     job_log = run_dir / f"slurm-{module.params['attempt'].split('.')[0]}.out"
     if job_log.is_file():
         logs["slurm.out"] = tail(job_log, module.params["tail_bytes"])

@@ -20,7 +20,20 @@ options:
   line_interval_s: {description: Least seconds between two progress lines., type: float, default: 5.0}
   status_interval_s: {description: Seconds between updates of C(status.json)., type: float, default: 30.0}
   hang_grace_s: {description: Seconds that a hung job is left to its own time-outs., type: float, default: 30.0}
+  collect_hosts:
+    description:
+      - Of at most so many nodes evidence is wanted when the job hangs or fails. The task then returns C(wanted), before
+        anything is ended; collect with C(job_evidence), and start this module again with C(collected).
+    type: int
+    default: 0
+  collected: {description: Attempts of which evidence was collected., type: list, elements: str, default: []}
+  silent_hosts: {description: "Nodes that gave no evidence, and why.", type: dict, default: {}}
   unreachable_s: {description: Seconds to wait for a submit host that does not answer., type: float, default: 600.0}
+  until:
+    description: Whether to follow the job to its end, or to return after each attempt that the job follows by another.
+    type: str
+    choices: [job, attempt]
+    default: job
 author: Rackweave
 """
 EXAMPLES = r"""
@@ -43,6 +56,8 @@ diagnosis_class: {description: Class of the cause., returned: always, type: str}
 first_action: {description: What to do first., returned: always, type: str}
 evidence: {description: First lines; all are in C(verdict.json)., returned: always, type: list, elements: str}
 job_id: {description: The job., returned: always, type: str}
+job_live: {description: Whether the job goes on., returned: always, type: bool}
+ended: {description: "Attempts judged so far: document, started, requeued.", returned: always, type: list, elements: dict}
 attempt: {description: Its last attempt., returned: always, type: str}
 first_step: {description: First step of that attempt., returned: always, type: int}
 last_step: {description: Last step of that attempt., returned: always, type: int}
@@ -54,5 +69,6 @@ loss_mean_of_last_ten:
   returned: always
   type: float
 reference_loss: {description: Byte unigram entropy of the validation split in nats., returned: always, type: float}
+wanted: {description: "Hosts, attempt and job of which evidence is wanted.", returned: when asked for, type: dict}
 report: {description: Path of the page on the controller., returned: always, type: str}
 """

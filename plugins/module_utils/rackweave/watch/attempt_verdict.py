@@ -11,6 +11,7 @@ from typing import Any
 
 from ..run.exit_codes import meaning
 from ..run.outcome import Blame, JobEnd
+from .attempt import role_of
 from .classes import CLASSES
 from .scanner import Source
 from .verdict import Verdict
@@ -26,6 +27,7 @@ _DEEPER_FAMILIES = {
     "hung": ("gpu", "node", "storage", "net", "nccl"),
     "error": ("mem", "gpu", "num", "ckpt", "storage", "config", "nccl"),
     "lost_host": ("gpu", "node", "slurm"),
+    "cut": ("net",),
 }
 
 _CLASS_OF_KIND = {
@@ -35,6 +37,7 @@ _CLASS_OF_KIND = {
     "hung": "hang.collective_timeout",
     "error": "app.exception",
     "lost_host": "slurm.node_fail",
+    "cut": "net.bootstrap_unreachable",
 }
 
 
@@ -46,15 +49,22 @@ def attempt_sources(logs: Mapping[str, str]) -> list[Source]:
     """
     sources = []
     for name, text in logs.items():
-        parts = name.split("/")
-        host = parts[1] if parts[0] == "logs" and len(parts) > 2 else None
-        rank = int(parts[2]) if host and len(parts) == 4 and parts[2].isdigit() else None
-        sources.append(Source(name, text, host, rank))
+        role = role_of(name)
+        if role.kind != "skip":
+            sources.append(Source(name, text, role.host, role.rank, role.kind))
     return sources
 
 
-def verdict_document(run: str, attempt: str, job_id: str, end: JobEnd, blamed: Blame, found: Verdict) -> dict[str, Any]:
-    """Return the document of ``verdict.json``."""
+def verdict_document(
+    run: str,
+    attempt: str,
+    job_id: str,
+    end: JobEnd,
+    blamed: Blame,
+    found: Verdict,
+    silent_hosts: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the document of ``verdict.json``; ``silent_hosts`` gave no evidence, each with the reason."""
     named = blamed.kind != "none"
     by_logs = found.diagnosis_class
     diagnosis = by_logs
@@ -81,7 +91,19 @@ def verdict_document(run: str, attempt: str, job_id: str, end: JobEnd, blamed: B
         "first_action": found.first_action if diagnosis == by_logs else entry.first_action,
         "evidence": [] if end.ok else [*blamed.evidence, *found.evidence][:20],
         "others": [name for name in found.others if name != diagnosis],
+        "collectors": collector_states(found, silent_hosts or {}),
     }
+
+
+def collector_states(found: Verdict, silent_hosts: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return by host what each collector came to; a host that was not reached has the one entry ``connection``."""
+    states: dict[str, dict[str, str]] = {}
+    for name, state in found.collectors:
+        host, _, collector = name.partition(":")
+        states.setdefault(host, {})[collector] = state
+    for host, reason in silent_hosts.items():
+        states.setdefault(host, {})["connection"] = f"failed: {reason}"
+    return states
 
 
 def sentence(end: JobEnd, blamed: Blame, found: Verdict) -> str:

@@ -1,29 +1,35 @@
 """One watch of a job, from the first look to the verdict. The world comes in as four functions, so it needs no mock.
 
 Order at a hang: say it, wait for the job's own time-outs, collect evidence, and only then stop the job, if allowed.
+Evidence lies on the nodes, which a session cannot reach: it returns what it wants, and the next one takes up the job.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import RackweaveError
 from ..run.events import parse_events
 from ..run.follow import Follower
-from ..run.outcome import NOBODY, Blame, JobEnd, blame, judge_end
+from ..run.outcome import NOBODY, Blame, JobEnd, blame, judge_end, requeued_end
 from ..run.plan_file import RunPlan, parse_plan
 from ..run.progress import Progress
 from .attempt_verdict import attempt_sources, verdict_document
+from .failing import Wanted, evidence_hosts, hang_blame, is_failing, named
 from .follow_health import Health
 from .progress import ProgressFinding
+from .reach import unreachable
 from .verdict import Verdict, diagnose
 
 HISTORY = 20  # earlier attempts whose curves a report shows
+EARLIER = 4  # attempts of the job before the first look that are judged too; who judges may not have been there
 MANY_RANKS = 64  # above this, the files of all ranks are read at every fifteenth look only
 HANG = "hang.no_progress"
+ENDED_BY_OTHERS = ("CANCELLED", "PREEMPTED", "TIMEOUT")  # nothing on a node explains such an end
+PEERS_WRITE_S = 12.0  # a launcher waits 8 s for the others to write how they ended; who has not by then will not
 
 
 class WatchError(RackweaveError):
@@ -42,7 +48,12 @@ class World:
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """How a watch is done; durations are in seconds. ``stop_ok`` is the operator's consent to stop our own job."""
+    """How a watch is done; durations are in seconds. ``stop_ok`` is the operator's consent to stop our own job.
+
+    ``collect_hosts``: of at most so many nodes evidence is wanted, once for each attempt; ``collected``: attempts of
+    which there is some; ``silent_hosts``: nodes that gave none, and why. With ``until_attempt`` the watch returns after
+    an attempt that the job itself follows by another one.
+    """
 
     run: str
     run_dir: str
@@ -52,11 +63,24 @@ class WatchSettings:
     line_interval_s: float = 5.0
     status_interval_s: float = 30.0
     hang_grace_s: float = 30.0
+    collect_hosts: int = 0
+    collected: tuple[str, ...] = ()
+    silent_hosts: Mapping[str, str] = field(default_factory=dict)
+    until_attempt: bool = False
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How one attempt ended: its ``verdict.json``, when it had begun, and whether the job starts again by itself."""
+
+    document: Mapping[str, Any]
+    started: str
+    requeued: bool
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Everything that is known at the end; ``document`` is ``verdict.json``."""
+    """Everything that is known at the end; ``document`` is ``verdict.json``, ``ended`` all attempts judged so far."""
 
     job_id: str
     end: JobEnd
@@ -66,13 +90,26 @@ class Conclusion:
     plan: RunPlan | None
     data: Mapping[str, Any] | None
     look: Mapping[str, Any]
+    ended: tuple[AttemptEnd, ...] = ()
+
+
+def _keep_nothing(found: AttemptEnd) -> None:
+    """Stand for a caller who keeps no verdicts of attempts."""
 
 
 class Session:
-    """Follows one job. ``on_status`` is called now and then with the session, to keep what others read up to date."""
+    """Follows one job. ``on_status`` is called now and then with the session, to keep what others read up to date;
+    ``on_end`` with each attempt that is over while the job lives on."""
 
-    def __init__(self, world: World, settings: WatchSettings, on_status: Callable[[Session], None]) -> None:
-        self.world, self.settings, self.on_status = world, settings, on_status
+    def __init__(
+        self,
+        world: World,
+        settings: WatchSettings,
+        on_status: Callable[[Session], None],
+        on_end: Callable[[AttemptEnd], None] = _keep_nothing,
+    ) -> None:
+        self.world, self.settings, self.on_status, self.on_end = world, settings, on_status, on_end
+        self.ended: dict[str, AttemptEnd] = {}
         self.follower = Follower(settings.job_id, None, settings.line_interval_s)
         self.plan: RunPlan | None = None
         self.data: Mapping[str, Any] | None = None
@@ -81,11 +118,15 @@ class Session:
         self.hang_at = 0.0
         self.stopped_for: Blame | None = None
         self.saved_logs: Mapping[str, str] = {}
+        self.started = ""
+        self.wanted: Wanted | None = None
+        self._failing_at: float | None = None
+        self._named: set[str] = set()
         self._looks = 0
         self._status_at = float("-inf")
 
-    def run(self) -> Conclusion:
-        """Watch to the end.
+    def run(self) -> Conclusion | Wanted:
+        """Watch to the end, or until evidence of the nodes is wanted.
 
         Raises:
             WatchError: if the run has no job.
@@ -94,11 +135,18 @@ class Session:
         if not first["job_id"]:
             raise WatchError(f"run {self.settings.run} has no job; run playbooks/launch.yml first")
         self.follower.job_id = first["job_id"]
+        self._judge_earlier(first)
         while True:
             look = self._look()
             self._take(look)
+            if self.wanted is not None:
+                return self.wanted
             if self.follower.over:
                 return self._conclude()
+            if self._attempt_is_over(look):
+                self._close_attempt(self.follower.attempt)
+                if self.settings.until_attempt:
+                    return self._so_far(look)
             if self.world.clock() - self._status_at >= self.settings.status_interval_s and self.follower.attempt:
                 self._status_at = self.world.clock()
                 self.on_status(self)
@@ -120,6 +168,7 @@ class Session:
             self._begin_attempt(look)
         for line in lines:
             self._say(line)
+        self._watch_failure(look)
         self._watch_health(look)
 
     def _say(self, words: str) -> None:
@@ -134,8 +183,89 @@ class Session:
             self.follower.target_step = json.loads(documents["train"])["steps"]
             self.follower.current.target_step = self.follower.target_step
         self.data = documents["data"]
-        self.health = Health(documents["started"] or look["time"], _predicted_step_s(self.plan))
-        self.hang = None
+        self.started = documents["started"] or look["time"]
+        self.health = Health(self.started, _predicted_step_s(self.plan))
+        self.hang, self._failing_at = None, None
+
+    def _watch_failure(self, look: Mapping[str, Any]) -> None:
+        """Name who began a failure as soon as that is sure, while the job still winds down, and ask for evidence."""
+        if self.plan is None or not is_failing(look) or self.stopped_for is not None:
+            return
+        clock = self.world.clock()
+        self._failing_at = self._failing_at if self._failing_at is not None else clock
+        hosts = {place.host for place in self.plan.ranks}
+        if not hosts <= set(look["exits"]) and clock - self._failing_at < PEERS_WRITE_S and not self.follower.over:
+            return
+        found = self._blame(look if look["rank_results"] else self._look(ranks=True))
+        self._name(found)
+        self._want(found, "the job fails")
+
+    def _name(self, found: Blame) -> None:
+        if found.kind != "none" and found.culprit not in self._named:
+            self._named.add(found.culprit)
+            self._say(named(found))
+
+    def _want(self, found: Blame, reason: str) -> bool:
+        """Ask for evidence of the nodes, the suspected ones first; False where there is some, or none is asked for."""
+        settings, attempt = self.settings, self.follower.attempt
+        if not settings.collect_hosts or attempt in settings.collected or self.plan is None:
+            return False
+        if found.kind == "error" and not found.hosts:
+            return False  # every rank said the same: a setting, not a node
+        hosts = evidence_hosts(self.plan, found, settings.collect_hosts)
+        self.wanted = Wanted(hosts, self.follower.job_id, attempt, self.started, reason)
+        self._say(f"{reason}: collecting evidence on {', '.join(hosts)}")
+        return True
+
+    def _judge_earlier(self, first: Mapping[str, Any]) -> None:
+        """Judge what ended before this watch began; attempts of the same job, the newest excepted."""
+        own = [name for name in first["attempts"] if name.split(".")[0] == first["job_id"]]
+        for name in own[-1 - EARLIER : -1]:
+            self._close_attempt(name)
+
+    def _attempt_is_over(self, look: Mapping[str, Any]) -> bool:
+        """Whether the attempt ended though the job did not: its script asked for a new start, or Slurm took it back."""
+        name, job = self.follower.attempt, look.get("job")
+        if not name or name in self.ended or look["attempt"] != name or look["more"] or look["events"]:
+            return False
+        if look.get("end") is not None:
+            return bool(look["end"].get("requeued"))
+        return bool(job and job["live"] and job["restarts"] > int(name.rpartition(".")[2]))
+
+    def _close_attempt(self, name: str) -> None:
+        """Judge an attempt that another one of the same job follows."""
+        arguments = {"run_dir": self.settings.run_dir, "job_id": self.follower.job_id, "attempt": name}
+        look = self.world.call("run_state", {**arguments, "max_bytes": 0, "documents": True})
+        plan_text, end = look["documents"]["plan"], look.get("end")
+        plan = parse_plan(plan_text) if plan_text else None
+        closing = requeued_end(end)
+        found, blamed = Verdict("healthy"), NOBODY
+        if not closing.ok:
+            blamed = _blame_in(plan, look)
+            logs = self.world.call("job_logs", {"run_dir": self.settings.run_dir, "attempt": name})["logs"]
+            found = diagnose(attempt_sources(logs))
+        document = verdict_document(self.settings.run, name, self.follower.job_id, closing, blamed, found)
+        self.ended[name] = AttemptEnd(document, look["documents"]["started"] or "", True)
+        if not closing.ok:
+            self._say(f"attempt {name}: {document['sentence']}")
+        self.on_end(self.ended[name])
+
+    def _so_far(self, look: Mapping[str, Any]) -> Conclusion:
+        """What is known of a job that goes on after the attempt that ended."""
+        newest = self.ended[self.follower.attempt]
+        code = newest.document["code"]
+        end = JobEnd(True, False, self.follower.state, code, str(newest.document["sentence"]))
+        return Conclusion(
+            job_id=self.follower.job_id,
+            end=end,
+            document=newest.document,
+            progress=self.follower.current,
+            attempts=(*self._history(look["attempts"]), self.follower.current),
+            plan=self.plan,
+            data=self.data,
+            look=look,
+            ended=tuple(self.ended.values()),
+        )
 
     def _watch_health(self, look: Mapping[str, Any]) -> None:
         if self.health is None or self.follower.state != "RUNNING" or self.stopped_for is not None:
@@ -146,46 +276,55 @@ class Session:
                 self.hang, self.hang_at = finding, self.world.clock()
         if HANG not in self.health.standing:
             self.hang = None
-        if self.hang is not None and self.world.clock() - self.hang_at >= self.settings.hang_grace_s:
+        # Where evidence was collected already, an earlier watch has waited.
+        grace = 0.0 if self.follower.attempt in self.settings.collected else self.settings.hang_grace_s
+        if self.hang is not None and self.world.clock() - self.hang_at >= grace:
             self._stop_hung_job(self.hang)
 
     def _stop_hung_job(self, finding: ProgressFinding) -> None:
-        look = self._look(ranks=True)
-        hosts = [place.host for place in self.plan.ranks if place.rank in finding.ranks] if self.plan else []
-        found = self._blame(look)
+        found = self._blame(self._look(ranks=True))
         if found.kind == "none":
-            found = Blame("hung", finding.ranks, tuple(dict.fromkeys(hosts)), finding.text)
+            found = hang_blame(self.plan, finding)
+        if self._want(found, "the job hangs"):
+            return
+        self.saved_logs = self._logs()
+        found = unreachable(self.saved_logs) or found
         self.stopped_for = found
+        self._name(found)
         if not self.settings.stop_ok:
             self._say(
                 "the job hangs; stopping our own job is switched off (training_job_stop_ok), so it is left as it is"
             )
             return
-        self.saved_logs = self._logs()
         self._say(f"stopping the hung job: {found.sentence}")
         arguments = {"job_id": self.follower.job_id, "action": "cancel", "stop_ok": True}
         self.world.call("job_control", arguments)
 
     def _blame(self, look: Mapping[str, Any]) -> Blame:
-        if self.plan is None:
-            return NOBODY
-        return blame(self.plan.ranks, _by_rank(look["rank_results"]), look["exits"], _by_rank(look["phases"]))
+        return _blame_in(self.plan, look)
 
     def _logs(self) -> Mapping[str, str]:
         arguments = {"run_dir": self.settings.run_dir, "attempt": self.follower.attempt}
         logs: Mapping[str, str] = self.world.call("job_logs", arguments)["logs"]
         return logs
 
-    def _conclude(self) -> Conclusion:
+    def _conclude(self) -> Conclusion | Wanted:
         look = self._look(ranks=True)
         job = look.get("job")
         end = judge_end(self.follower.state, job["exit_code"] if job else None, look.get("end"))
         found, blamed = Verdict("healthy"), NOBODY
         if not end.ok:
-            blamed = self.stopped_for or self._blame(look)
             logs = {**self._logs(), **self.saved_logs} if self.follower.attempt else {}
+            blamed = self.stopped_for or self._blame(look)
+            if blamed.kind in ("none", "hung"):
+                blamed = unreachable(logs) or blamed
+            self._name(blamed)
+            if end.state not in ENDED_BY_OTHERS and self._want(blamed, "the job failed"):
+                return self.wanted  # type: ignore[return-value]
             found = diagnose(attempt_sources(logs))
-        document = verdict_document(self.settings.run, self.follower.attempt, self.follower.job_id, end, blamed, found)
+        silent = self.settings.silent_hosts
+        run, attempt, job_id = self.settings.run, self.follower.attempt, self.follower.job_id
+        document = verdict_document(run, attempt, job_id, end, blamed, found, silent)
         return Conclusion(
             job_id=self.follower.job_id,
             end=end,
@@ -195,6 +334,7 @@ class Session:
             plan=self.plan,
             data=self.data,
             look=look,
+            ended=(*self.ended.values(), AttemptEnd(document, self.started, False)),
         )
 
     def _history(self, names: list[str]) -> list[Progress]:
@@ -211,6 +351,12 @@ class Session:
             progress.add(parse_events(look["events"].encode()).events)
             offset, more = look["offset"], look["more"]
         return progress
+
+
+def _blame_in(plan: RunPlan | None, look: Mapping[str, Any]) -> Blame:
+    if plan is None:
+        return NOBODY
+    return blame(plan.ranks, _by_rank(look["rank_results"]), look["exits"], _by_rank(look["phases"]))
 
 
 def _by_rank(documents: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:

@@ -1,0 +1,59 @@
+"""Which nodes of a job no longer reach each other, from what each one found when evidence was collected.
+
+A cut between two nodes that are both alive shows nowhere else: each sees a silent peer, and every rank is a victim.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from ..run.outcome import Blame
+
+_FILE = re.compile(r"(?:^|/)evidence/(?P<host>[^/]+)/(?:\d+/)?peers\.txt$")
+_LINE = re.compile(r"^peer (?P<peer>\S+) (?P<state>answers|does not answer)")
+
+
+def peer_line(peer: str, answers: bool, detail: str) -> str:
+    """Return the line of one probe, as ``peers.txt`` holds it."""
+    return f"peer {peer} {'answers' if answers else 'does not answer'} ({detail})"
+
+
+def cut_pairs(logs: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return pairs of hosts of which at least one does not reach the other, each pair in order of names."""
+    pairs = set()
+    for name, text in logs.items():
+        found = _FILE.search(name)
+        for line in text.splitlines() if found else ():
+            probe = _LINE.match(line)
+            if found and probe and probe["state"] != "answers":
+                pairs.add((min(found["host"], probe["peer"]), max(found["host"], probe["peer"])))
+    return pairs
+
+
+def unreachable(logs: Mapping[str, str]) -> Blame | None:
+    """Name the host that most others miss, or both ends of a cut where no end is missed more than the other."""
+    pairs = sorted(cut_pairs(logs))
+    if not pairs:
+        return None
+    missed = Counter(host for pair in pairs for host in pair)
+    most = max(missed.values())
+    hosts = tuple(sorted(host for host, count in missed.items() if count == most))
+    words = ", ".join(f"{one} and {other}" for one, other in pairs[:4])
+    sentence = f"{words} do not reach each other, and {_ends(hosts)} stood still"
+    return Blame("cut", (), hosts, sentence, tuple(_lines(logs, pairs)))
+
+
+def _ends(hosts: Iterable[str]) -> str:
+    return "the ranks on " + " and ".join(hosts)
+
+
+def _lines(logs: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> list[str]:
+    wanted = {host for pair in pairs for host in pair}
+    lines = []
+    for name, text in sorted(logs.items()):
+        found = _FILE.search(name)
+        if found and found["host"] in wanted:
+            lines += [f"{name}: {line}" for line in text.splitlines() if "does not answer" in line]
+    return lines[:8]
