@@ -8,7 +8,7 @@ from pathlib import Path
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.rackweave.cli.documents import load_documents
-from ..module_utils.rackweave.cli.json_files import replace_file
+from ..module_utils.rackweave.cli.json_files import read_json, replace_file
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
 from ..module_utils.rackweave.fabric.environment import render_environments
 from ..module_utils.rackweave.fabric.gate import judge_fleet, read_waivers
@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
                 documents, environments, request, waivers, datetime.date.today(), origin_findings(documents)
             )
             report = verification_report(verdict, documents, accepted)
-            changed = self._write(args["dest"], as_json(report))
+            changed = self._write(args["dest"], as_json({**report, **acceptance_of(args["dest"])}))
         except (RackweaveError, OSError) as exc:
             return {**result, "failed": True, "msg": str(exc)}
         result.update(report, changed=changed, msg=summary(report))
@@ -61,6 +61,13 @@ class ActionModule(ActionBase):
             return not Path(dest).exists() or Path(dest).read_text(encoding="utf-8") != text
         Path(dest).parent.mkdir(parents=True, exist_ok=True)
         return replace_file(dest, text)
+
+
+def acceptance_of(dest):
+    """Return the acceptance report that the file holds already; this verdict stands beside it."""
+    content = read_json(dest) if dest and Path(dest).exists() else {}
+    kept = content.get("acceptance") if isinstance(content, dict) else None
+    return {"acceptance": kept} if kept else {}
 
 
 def by_host(directory):
