@@ -36,6 +36,8 @@ ARGUMENT_SPEC = {
     "layout": {"type": "dict", "required": True},
     "train": {"type": "dict", "required": True},
     "settings": {"type": "dict", "required": True, "options": _SETTINGS},
+    "runtime_conf": {"type": "str", "default": ""},
+    "waivers": {"type": "list", "elements": "dict", "default": []},
 }
 
 
@@ -54,7 +56,10 @@ class ActionModule(ActionBase):
             layout = parse_plan(serialise_plan(args["layout"]))
             gpus_per_node = len(layout.ranks_on(layout.master_host))
             settings = batch_settings(args["run"], gpus_per_node, args["settings"])
-            files = compose_run_files(args["layout"], args["train"], settings, read_scripts(args["scripts_dir"]))
+            scripts = read_scripts(args["scripts_dir"])
+            files = compose_run_files(
+                args["layout"], args["train"], settings, scripts, args["runtime_conf"], args["waivers"]
+            )
             plan = parse_plan(files["plan.json"])
             changed = stale_files(directory, files)
             if changed and not self._task.check_mode:

@@ -36,8 +36,18 @@ save_and_exit() {
 }
 trap save_and_exit USR1
 
+# Where Slurm itself starts the containers (pyxis), it gets the options for it, and each node first writes down what the
+# container must show again. Elsewhere launch.sh enters the runtime.
+container=()
+while IFS= read -r option; do container+=("$option"); done < <(bash "$attempt/runtime.sh" srun-options)
+if [ "${#container[@]}" != 0 ] && ! srun --ntasks-per-node=1 bash "$attempt/runtime.sh" record; then
+  say "not every node could write down its own namespaces and limits; not starting"
+  python3 "$tool" close --code 75 --reason "the record of the nodes' own namespaces failed"
+  exit 75
+fi
+
 # One task per node; launch.sh is expanded there, not here. Without the kill switch a hung node keeps the allocation.
-srun --kill-on-bad-exit=1 --wait=600 --ntasks-per-node=1 --label bash "$attempt/launch.sh" &
+srun --kill-on-bad-exit=1 --wait=600 --ntasks-per-node=1 --label ${container[@]+"${container[@]}"} bash "$attempt/launch.sh" &
 srun_pid=$!
 # `wait` returns early when the trap has run, so it is asked again until srun itself is gone.
 srun_code=0
@@ -47,8 +57,10 @@ while :; do
   kill -0 "$srun_pid" 2>/dev/null || break
 done
 
-# A launcher that was killed outright could not clean up; this step ends what it left, and is quick where nothing is.
-timeout --kill-after=5 40 srun --overlap --ntasks-per-node=1 python3 "$tool" sweep ||
+# A launcher that was killed outright could not clean up; this step ends what it left, a container included, and is quick
+# where nothing is.
+timeout --kill-after=5 40 srun --overlap --ntasks-per-node=1 bash -c \
+  'bash "$RACKWEAVE_ATTEMPT/runtime.sh" sweep; exec python3 "$RACKWEAVE_ATTEMPT/launch.py" sweep' ||
   say "the closing sweep did not reach every node"
 
 requeue=no

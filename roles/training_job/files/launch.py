@@ -17,13 +17,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 DONE, STOP, RETRY, RETRY_ELSEWHERE, SAVED = 0, 64, 75, 76, 77
 SEVERITY = (DONE, SAVED, RETRY, RETRY_ELSEWHERE, STOP)
 
 ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")
-JOB, PROGRAM = "the job environment", "the program, its image or a wrapper"
+JOB, IMAGE, NODE, LAUNCHER = "job environment", "image", "node", "launch.sh"
+ORIGINS = {
+    JOB: "the job environment",
+    IMAGE: "the image",
+    NODE: "the node (task prolog or Slurm)",
+    LAUNCHER: "launch.sh",
+}
+PROGRAM = "the program, its image or a wrapper"
 PORT_BASE, PORT_SPAN = 20000, 12000  # below the kernel's ephemeral range, which begins at 32768
 
 
@@ -129,6 +137,7 @@ def command_open() -> int:
             "started": now(),
         },
     )
+    write_json(attempt_dir() / "environment.json", {JOB: communication(os.environ)})
     if set(names) != set(hosts):
         raise Refusal(
             f"Slurm allocated {', '.join(sorted(names))}, but the plan is for {', '.join(sorted(hosts))}; "
@@ -156,16 +165,52 @@ def host_file() -> dict[str, str]:
     return {name: value for name, equals, value in (line.partition("=") for line in lines if line[:1] != "#") if equals}
 
 
-def keep_environment() -> None:
-    """Write down what the job brought before this host's file is exported, and say where the two differ."""
-    job = {name: value for name, value in sorted(os.environ.items()) if name.startswith(ENVIRONMENT_PREFIXES)}
-    write_json(attempt_dir() / "logs" / own_host() / "environment.json", {"job environment": job})
+def communication(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that decide how ranks communicate."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith(ENVIRONMENT_PREFIXES)}
+
+
+def layers_file() -> Path:
+    return attempt_dir() / "logs" / own_host() / "environment.json"
+
+
+def kept_layers() -> dict[str, dict[str, str]]:
+    """Return the environments that were there before the host's file, by their origin."""
+    return read_json(layers_file()) or {}
+
+
+def keep_layer(origin: str, variables: dict[str, str]) -> None:
+    """Write down what one origin brought, and say where it differs from this host's file."""
+    write_json(layers_file(), {**kept_layers(), origin: variables})
+    if origin == LAUNCHER:
+        return
     planned = host_file()
-    for name, value in job.items():
+    for name, value in variables.items():
         if name not in planned:
-            say(f"{name}={value} comes from {JOB}; nothing was planned for it")
+            say(f"{name}={value} comes from {ORIGINS[origin]}; nothing was planned for it")
         elif planned[name] != value:
-            say(f"{name}={value} of {JOB} is replaced by this host's file: {name}={planned[name]}")
+            say(f"{name}={value} of {ORIGINS[origin]} is replaced by this host's file: {name}={planned[name]}")
+
+
+def keep_environment() -> None:
+    """Write down what was there before this host's file is exported: of the job, or of what came in between.
+
+    srun hands the batch script's environment on. What is another here came from the image where Slurm itself started
+    the container (pyxis lets an image's own variables win), from the node elsewhere.
+    """
+    seen = communication(os.environ)
+    job = (read_json(attempt_dir() / "environment.json") or {}).get(JOB, seen)
+    keep_layer(JOB, {name: value for name, value in seen.items() if job.get(name) == value})
+    other = {name: value for name, value in seen.items() if job.get(name) != value}
+    if other:
+        keep_layer(IMAGE if os.environ.get("RACKWEAVE_RUNTIME") == "pyxis" else NODE, other)
+
+
+def command_image() -> int:
+    """Inside a container that was started by this node: what is there beside what was handed in is the image's."""
+    handed = {name: value for layer in kept_layers().values() for name, value in layer.items()} | host_file()
+    keep_layer(IMAGE, {name: value for name, value in communication(os.environ).items() if handed.get(name) != value})
+    return DONE
 
 
 def differences(seen: dict[str, str]) -> list[str]:
@@ -173,18 +218,17 @@ def differences(seen: dict[str, str]) -> list[str]:
 
     To be called below launch.sh, in the environment that it made.
     """
-    planned = host_file()
-    kept = read_json(attempt_dir() / "logs" / own_host() / "environment.json") or {}
-    job = kept.get("job environment", {})
+    planned, kept = host_file(), kept_layers()
     lines = []
     for name, value in planned.items():
         if name not in seen:
             lines.append(f"lacks {name}={value} of its host's file")
         elif seen[name] != value:
-            origin = JOB if job.get(name) == seen[name] else PROGRAM
+            known = [ORIGINS[origin] for origin, layer in kept.items() if layer.get(name) == seen[name]]
+            origin = known[0] if known else PROGRAM
             lines.append(f"has {name}={seen[name]} from {origin} where its host's file says {value}")
-    for name, value in sorted(seen.items()):
-        if name.startswith(ENVIRONMENT_PREFIXES) and name not in planned and os.environ.get(name) != value:
+    for name, value in communication(seen).items():
+        if name not in planned and os.environ.get(name) != value:
             lines.append(f"has {name}={value} from {PROGRAM}; nothing was planned for it")
     return lines
 
@@ -215,8 +259,8 @@ def status_of(pid: int) -> tuple[str, int]:
 
 
 def processes() -> list[int]:
-    """Return the processes of this attempt on this host, this one and its ancestors left out."""
-    spared = set()
+    """Return the processes of this attempt on this host; this one, its ancestors and a container's init left out."""
+    spared = {1}
     pid = os.getpid()
     while pid > 1:
         spared.add(pid)
@@ -327,16 +371,16 @@ def refuse(refusal: Refusal) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["open", "node", "refuse", "sweep", "verdict", "close"])
+    parser.add_argument("command", choices=["open", "node", "image", "refuse", "sweep", "verdict", "close"])
     parser.add_argument("--code", type=int, default=DONE)
     parser.add_argument("--srun-code", type=int)
     parser.add_argument("--requeue", choices=["yes", "no"], default="no")
     parser.add_argument("--reason", default="")
     arguments = parser.parse_args()
     if arguments.command == "refuse":
-        return refuse(Refusal(arguments.reason))
-    if arguments.command == "sweep":
-        return command_sweep()
+        return refuse(Refusal(arguments.reason, arguments.code or STOP))
+    if arguments.command in ("sweep", "image"):
+        return command_sweep() if arguments.command == "sweep" else command_image()
     if arguments.command == "verdict":
         sys.stdout.write(f"{job_code(arguments.srun_code or 0)}\n")
         return DONE

@@ -30,6 +30,10 @@ runtime_check() {
     echo "rackweave: $runtime_host has no record of its own namespaces ($runtime_note)" >&2
     return 64
   fi
+  if [ "$(ulimit -H -l)" != unlimited ]; then
+    echo "rackweave: memlock on $runtime_host ends at $(ulimit -H -l) kB; RDMA registration of large buffers can fail" >&2
+  fi
+  # A refusal comes last: it is the line that names the end of the node.
   while read -r what outside; do
     inside=$(runtime_facts | sed -n "s/^$what //p")
     [ "$inside" = "$outside" ] && continue
@@ -38,13 +42,11 @@ runtime_check() {
       "it did not inherit the node's; check the runtime's options and default limits" >&2
     status=64
   done <"$runtime_note"
-  if [ "$(ulimit -H -l)" != unlimited ]; then
-    echo "rackweave: memlock on $runtime_host ends at $(ulimit -H -l) kB; RDMA registration of large buffers can fail" >&2
-  fi
   return "$status"
 }
 
-# Names of the variables that go into the container: those of the job's families, and every one of the node's own file.
+# Names of the variables that go into the container: the job's families, every one of the node's own file, and those that
+# the operator gave the job by name.
 # Values follow by themselves and stay out of the process list.
 runtime_environment() {
   local name prefix
@@ -55,7 +57,8 @@ runtime_environment() {
       done
     done < <(compgen -e)
     sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' "${RACKWEAVE_ATTEMPT:-}/nccl/$runtime_host.conf" 2>/dev/null
-  } | sort -u
+    printf '%s\n' "${RACKWEAVE_ENVIRONMENT_NAMES[@]}"
+  } | sed '/^$/d' | sort -u
 }
 
 # Remove the job's container of this node; quiet where there is none. Also what the epilog does after a killed launcher.

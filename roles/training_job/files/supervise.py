@@ -18,14 +18,18 @@ import time
 
 from launch import (
     DONE,
+    LAUNCHER,
     RETRY,
     SAVED,
     STOP,
     Refusal,
     attempt_dir,
+    communication,
     differences,
     environment_of,
     host_file,
+    keep_layer,
+    kept_layers,
     now,
     own_host,
     planned_hosts,
@@ -65,10 +69,13 @@ class Ranks:
         self.resumed_since: dict[int, float] = {}
         self.progress: dict[int, tuple[object, float]] = {}
         self.told: set[tuple[int, str]] = set()
+        self.inside_told = False
 
     def look(self) -> None:
         """Find the processes of ranks (once), then notice the ones that vanish or stand still."""
         self.looks += 1
+        if self.looks % SLOW_POLL == 0:
+            self.tell_inside()
         if len(self.pid) < len(self.local) and self.looks % SLOW_POLL == 0:
             self._find()
         for rank, pid in self.pid.items():
@@ -96,6 +103,15 @@ class Ranks:
             # Children of a rank inherit RANK; the rank itself is the child of torchrun, which has none.
             if rank.isdigit() and int(rank) in self.local and "RANK" not in environment_of(status_of(pid)[1]):
                 self.pid.setdefault(int(rank), pid)
+
+    def tell_inside(self) -> None:
+        """Say what the first rank of this host found inside its runtime, where it is not what was planned."""
+        report = None if self.inside_told else read_json(attempt_dir() / "logs" / own_host() / "inside.json")
+        if report is None:
+            return
+        self.inside_told = True
+        if report.get("findings") or not report.get("possible", True):
+            say(report["sentence"])
 
     def _compare(self, rank: int, pid: int) -> None:
         """Say once where a rank's environment is not its host's file: a wrapper or the program may have changed it.
@@ -216,6 +232,13 @@ def torchrun_words() -> list[str]:
     ]
 
 
+def keep_own_variables() -> None:
+    """Write down the communication variables that launch.sh set beside the host's file, so that no rank wonders."""
+    known = set(host_file()).union(*kept_layers().values())
+    own = {name: value for name, value in communication(os.environ).items() if name not in known}
+    keep_layer(LAUNCHER, own)
+
+
 def check_port() -> None:
     """On the master: refuse early, with a sentence, where the rendezvous port is taken."""
     if os.environ["RACKWEAVE_NODE_RANK"] != "0":
@@ -249,6 +272,7 @@ class Supervisor:
             signal.signal(number, self.on_signal)
         words = torchrun_words()
         env = os.environ
+        keep_own_variables()
         place = f"node rank {env['RACKWEAVE_NODE_RANK']} of {env['RACKWEAVE_NNODES']}, {env['RACKWEAVE_NPROC']} ranks"
         master = f"{env['RACKWEAVE_MASTER_ADDR']}:{env['RACKWEAVE_MASTER_PORT']}"
         say(f"{place}, master {master}: {shlex.join(words[words.index('rank') + 1 :])}")
@@ -286,6 +310,7 @@ class Supervisor:
                     return f"torchrun did not end in {LONELY_S:.0f} s after its last rank"
             time.sleep(POLL_S)
         self.ranks.look()
+        self.ranks.tell_inside()
         return ""
 
     def terminate(self, child: subprocess.Popen) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Mapping
 
 from ..errors import ParseError
-from ..fabric.findings import BLOCK, Finding, ordered
-from ..fabric.inside import device_findings, limit_findings, shadow_findings, trace_values
+from ..fabric.findings import Finding, ordered
+from ..fabric.gate import apply_waivers, read_waivers
+from ..fabric.inside import TORCHRUN, device_findings, limit_findings, shadow_findings, trace_values
 from ..fabric.nccl_conf import parse_conf
 from ..hardware.kernel import memlock_bytes
 from .json_files import read_json
@@ -17,23 +19,34 @@ SCHEMA = "rackweave.inside/1"
 VERBS_CLASS = "/sys/class/infiniband_verbs"
 
 
-def inspect_rank(conf_path: str, before_path: str | None, system: LocalSystem) -> dict[str, object]:
+def inspect_rank(
+    conf_path: str,
+    before_path: str | None,
+    system: LocalSystem,
+    waivers_path: str | None = None,
+    today: datetime.date | None = None,
+) -> dict[str, object]:
     """Return what this process sees of the plan for its host.
 
     Args:
         conf_path: ``nccl/<host>.conf``.
         before_path: JSON with the environments before ours was exported, by the name of their origin.
+        waivers_path: JSON with waivers (docs/fabric.md).
+        today: the day they are judged on.
     """
     host = os.path.basename(conf_path)[: -len(".conf")] if conf_path.endswith(".conf") else os.path.basename(conf_path)
     with open(conf_path, encoding="utf-8", newline="") as file:
         planned = parse_conf(file.read())
-    traced = trace_values(planned, os.environ, _before(before_path), _files(system))
+    layers = {**_before(before_path), "torchrun": TORCHRUN}
+    traced = trace_values(planned, os.environ, layers, _files(system))
     devices = openable_devices(system)
     limits = system.read("/proc/self/limits") or ""
     shm = system.capacity_bytes("/dev/shm")
     rdma = planned.get("NCCL_IB_DISABLE") == "0"
     findings: list[Finding] = [*shadow_findings(host, traced), *device_findings(host, planned, devices)]
     findings += limit_findings(host, rdma, _memlock(limits), shm)
+    waivers = read_waivers(read_json(waivers_path)) if waivers_path else ()
+    verdict = apply_waivers(ordered(findings), waivers, today, (host,))
     return {
         "schema": SCHEMA,
         "host": host,
@@ -41,8 +54,9 @@ def inspect_rank(conf_path: str, before_path: str | None, system: LocalSystem) -
         "rdma_devices": devices,
         "memlock_bytes": _memlock(limits),
         "shm_bytes": shm,
-        "findings": [finding.as_dict() for finding in ordered(findings)],
-        "blocked": any(finding.severity == BLOCK for finding in findings),
+        "findings": [finding.as_dict() for finding in verdict.findings],
+        "waived": verdict.as_dict()["waived"],
+        "blocked": verdict.blocked,
     }
 
 

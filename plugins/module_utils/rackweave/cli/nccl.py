@@ -117,7 +117,9 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 def _inside(arguments: argparse.Namespace) -> int:
     try:
-        report = inspect_rank(arguments.inside, arguments.before, LocalSystem())
+        report = inspect_rank(
+            arguments.inside, arguments.before, LocalSystem(), arguments.waivers, _today(arguments.today)
+        )
     except OSError as error:
         raise RackweaveError(f"{arguments.inside}: {error.strerror}") from error
     _print(json.dumps(report, indent=1))
@@ -152,11 +154,15 @@ def _judge(
     request: EnvironmentRequest,
 ) -> GateVerdict:
     waivers = read_waivers(read_json(arguments.waivers)) if arguments.waivers else ()
+    more = _matrix_findings(arguments, documents)
+    return judge_fleet(documents, environments, request, waivers, _today(arguments.today), more)
+
+
+def _today(given: str | None) -> datetime.date:
     try:
-        today = datetime.date.fromisoformat(arguments.today) if arguments.today else datetime.date.today()
+        return datetime.date.fromisoformat(given) if given else datetime.date.today()
     except ValueError as error:
-        raise RackweaveError(f"--today {arguments.today}: a date is written like 2027-01-31") from error
-    return judge_fleet(documents, environments, request, waivers, today, _matrix_findings(arguments, documents))
+        raise RackweaveError(f"--today {given}: a date is written like 2027-01-31") from error
 
 
 def _matrix_findings(arguments: argparse.Namespace, documents: Sequence[NodeDocument]) -> list[Finding]:

@@ -113,12 +113,17 @@ def judge_fleet(
         text = environment.variables.get("NCCL_IB_TC")
         traffic_class = int(text) if text is not None and text.isdigit() else None
         findings.extend(check_roce(node.document, node.rails, request.fabric, traffic_class))
-    return _apply_waivers(ordered(findings), waivers, today, tuple(hosts))
+    return apply_waivers(ordered(findings), waivers, today, tuple(hosts))
 
 
-def _apply_waivers(
+def apply_waivers(
     findings: tuple[Finding, ...], waivers: Sequence[Waiver], today: datetime.date | None, hosts: tuple[str, ...]
 ) -> GateVerdict:
+    """Return the verdict on findings, those left out that somebody answers for on this day.
+
+    Raises:
+        FabricError: if waivers come without a day.
+    """
     if not waivers:
         return GateVerdict(findings, hosts=hosts)
     if today is None:

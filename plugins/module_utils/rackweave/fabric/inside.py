@@ -15,6 +15,9 @@ from .hca_list import parse_hca_list
 
 PLANNED = "the host's file"
 UNKNOWN_ORIGIN = "the program itself, or something started before it"
+# What these set is known and means nothing else: the launcher's own file names, and a default of torchrun.
+OWN_ORIGINS = ("launch.sh", "torchrun")
+TORCHRUN = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")
 
 
@@ -82,7 +85,7 @@ def shadow_findings(host: str, traced: Sequence[Traced]) -> list[Finding]:
         if it.shadowed:
             message = f"{it.name} was planned as {it.planned}, the rank has {it.value} from {it.origin}"
             findings.append(Finding("shadowed", host, message))
-        elif it.planned is None and it.value is not None:
+        elif it.planned is None and it.value is not None and it.origin not in OWN_ORIGINS:
             message = f"{it.name}={it.value} comes from {it.origin}; nothing was planned for it"
             findings.append(Finding("unplanned-variable", host, message))
     return findings

@@ -64,6 +64,8 @@ class JobRuntime:
         gpus: whether GPUs are handed in.
         rdma: whether ``/dev/infiniband`` is handed in; without it NCCL falls back to sockets silently.
         extra_options: further words for ``docker run`` or ``srun``, as the operator wrote them.
+        environment: names of the job's own variables; they are handed in beside the families of
+            :data:`ENVIRONMENT_PREFIXES`, and win over the image's.
     """
 
     kind: str
@@ -73,12 +75,14 @@ class JobRuntime:
     gpus: bool = True
     rdma: bool = True
     extra_options: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ProvisionError(f"training_job_runtime={self.kind!r} is none of {', '.join(KINDS)}")
         if self.kind == "venv":
             return
+        _check_names(self.environment)
         if not _IMAGE.match(self.image):
             raise ProvisionError(
                 f"training_job_runtime={self.kind} needs an image reference such as "
@@ -102,6 +106,12 @@ class JobRuntime:
         if self.shared != WORKSPACE:
             own += (Mount(self.shared, self.shared),)
         return own + self.mounts
+
+
+def _check_names(names: Sequence[str]) -> None:
+    wrong = [name for name in names if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name)]
+    if wrong:
+        raise ProvisionError(f"{', '.join(wrong)}: no names of environment variables")
 
 
 def container_name(job_id: str) -> str:
@@ -140,10 +150,8 @@ def docker_command(
         raise ProvisionError(f"runtime {runtime.kind} has no docker command")
     if not re.match(r"^\d+:\d+$", user):
         raise ProvisionError(f"user {user!r} is not uid:gid; a job never runs as an unnamed user")
-    names = sorted(set(environment))
-    wrong = [name for name in names if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name)]
-    if wrong:
-        raise ProvisionError(f"{', '.join(wrong)}: no names of environment variables")
+    names = sorted({*environment, *runtime.environment})
+    _check_names(names)
     name = container_name(job_id)
     words = ["docker", "run", "--name", name, "--label", f"rackweave.job={job_id}", "--user", user]
     words += docker_options(runtime)
@@ -163,12 +171,15 @@ def pyxis_options(runtime: JobRuntime) -> tuple[str, ...]:
     mounts = list(runtime.all_mounts)
     if runtime.rdma:
         mounts.append(Mount("/dev/infiniband", "/dev/infiniband"))
+    # pyxis lets the image's variables win over the job's, except over those that are named.
+    own = (f"--container-env={','.join(sorted(set(runtime.environment)))}",) if runtime.environment else ()
     return (
         f"--container-image={enroot_reference(runtime.image)}",
         f"--container-mounts={','.join(mount.pyxis() for mount in mounts)}",
         f"--container-workdir={WORKSPACE}",
         "--no-container-mount-home",
         "--no-container-remap-root",
+        *own,
         *runtime.extra_options,
     )
 
@@ -197,6 +208,7 @@ def runtime_conf(runtime: JobRuntime, allowed: Sequence[str] | None = None) -> s
         "RACKWEAVE_RUNTIME_OPTIONS": docker_options(runtime) if runtime.kind == "docker" else (),
         "RACKWEAVE_SRUN_OPTIONS": pyxis_options(runtime) if runtime.kind == "pyxis" else (),
         "RACKWEAVE_ENVIRONMENT_PREFIXES": tuple(allowed if allowed is not None else ENVIRONMENT_PREFIXES),
+        "RACKWEAVE_ENVIRONMENT_NAMES": tuple(sorted(set(runtime.environment))),
     }
     lines = [f"RACKWEAVE_RUNTIME={shlex.quote(runtime.kind)}", f"RACKWEAVE_IMAGE={shlex.quote(runtime.image)}"]
     lines += [f"{name}=({' '.join(shlex.quote(word) for word in words)})" for name, words in values.items()]
@@ -207,12 +219,12 @@ def job_runtime(settings: Mapping[str, object]) -> JobRuntime:
     """Return the runtime that the variables ``training_job_runtime*`` describe.
 
     Keys: ``kind``, ``image``, ``shared``, ``mounts`` (list of ``{source, target, read_only}``), ``gpus``, ``rdma``,
-    ``extra_options``.
+    ``extra_options``, ``environment`` (names, or a mapping whose keys are taken).
 
     Raises:
         ProvisionError: for an unknown key or a value that cannot work.
     """
-    known = {"kind", "image", "shared", "mounts", "gpus", "rdma", "extra_options"}
+    known = {"kind", "image", "shared", "mounts", "gpus", "rdma", "extra_options", "environment"}
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ProvisionError(f"job runtime: unknown key {', '.join(unknown)}; known are {', '.join(sorted(known))}")
@@ -228,7 +240,14 @@ def job_runtime(settings: Mapping[str, object]) -> JobRuntime:
         gpus=bool(settings.get("gpus", True)),
         rdma=bool(settings.get("rdma", True)),
         extra_options=tuple(str(word) for word in options),
+        environment=tuple(str(name) for name in _names(settings.get("environment"))),
     )
+
+
+def _names(given: object) -> Sequence[object]:
+    if given is None or isinstance(given, (list, tuple, Mapping)):
+        return tuple(given or ())
+    raise ProvisionError(f"job runtime: environment must be names or a mapping, not {given!r}")
 
 
 def _mount(row: object) -> Mount:

@@ -28,6 +28,10 @@ RUN_FILES = (
     "launch.sh",
     "launch.py",
     "supervise.py",
+    "inside.py",
+    "runtime.sh",
+    "runtime.conf",
+    "waivers.json",
 )
 STOP_FILE = "save-and-exit"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import DocumentError
+from ..provision.runtime import JobRuntime, runtime_conf
 from .batch import BatchSettings, render_batch
 from .ds_config import render_ds_config
 from .megatron_args import megatron_args
@@ -17,11 +19,17 @@ from .train_file import serialise_train
 SCRIPT_BODY = "job_body.sh"
 MEGATRON_ARGS = "{megatron_args}"  # the word of a command that stands for the flags
 OWN_TRAINER = "trainer"  # `python -m trainer`: another program finds its data by itself
-NODE_SCRIPTS = ("launch.sh", "launch.py", "supervise.py")
+NODE_SCRIPTS = ("launch.sh", "launch.py", "supervise.py", "inside.py", "runtime.sh")
+RUNTIME_CONF, WAIVERS = "runtime.conf", "waivers.json"
 
 
 def compose_run_files(
-    layout: Mapping[str, Any], train: Mapping[str, Any], settings: BatchSettings, scripts: Mapping[str, str]
+    layout: Mapping[str, Any],
+    train: Mapping[str, Any],
+    settings: BatchSettings,
+    scripts: Mapping[str, str],
+    runtime: str = "",
+    waivers: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str]:
     """Return the text of every run file except the environments, which the fabric writes beside them.
 
@@ -30,6 +38,8 @@ def compose_run_files(
         train: the document of ``train.json``.
         settings: how the job is submitted.
         scripts: texts of `SCRIPT_BODY` and `NODE_SCRIPTS`.
+        runtime: text of ``runtime.conf``; without it the job runs in its virtual environment.
+        waivers: findings that somebody answers for; the check inside the job honours them too.
 
     Raises:
         DocumentError: if a document breaks its schema, the three speak of different runs, or the command asks for
@@ -54,6 +64,8 @@ def compose_run_files(
         "ds_config.json": write_json(render_ds_config(plan, train)),
         "job.sbatch": render_batch(settings, plan, scripts[SCRIPT_BODY]),
         **{name: scripts[name] for name in NODE_SCRIPTS},
+        RUNTIME_CONF: runtime or runtime_conf(JobRuntime("venv")),
+        WAIVERS: json.dumps(list(waivers), indent=2, default=str) + "\n",  # YAML reads an unquoted date as one
     }
     if MEGATRON_ARGS in settings.command:
         files["megatron.args"] = "".join(f"{word}\n" for word in megatron_args(plan, train))

@@ -56,9 +56,9 @@ def on_submit_host(monkeypatch, run_module, slurm, as_user):
 def plan_dir(tmp_path):
     """The run files of the committed example plan, as plan.yml leaves them."""
     from rackweave.run.batch import BatchSettings
-    from rackweave.run.files import compose_run_files
+    from rackweave.run.files import NODE_SCRIPTS, SCRIPT_BODY, compose_run_files
 
-    scripts = {name: f"# {name}\n" for name in ("job_body.sh", "launch.sh", "launch.py", "supervise.py")}
+    scripts = {name: f"# {name}\n" for name in (SCRIPT_BODY, *NODE_SCRIPTS)}
     settings = BatchSettings(
         run="demo",
         run_dir=str(tmp_path / "shared" / "runs" / "demo"),

@@ -9,7 +9,7 @@ import pytest
 from rackweave.errors import DocumentError
 from rackweave.run.batch import BatchSettings, check_run_name, render_batch, slurm_duration
 from rackweave.run.ds_config import render_ds_config
-from rackweave.run.files import compose_run_files, plan_table
+from rackweave.run.files import NODE_SCRIPTS, SCRIPT_BODY, compose_run_files, plan_table
 from rackweave.run.megatron_args import megatron_args
 from rackweave.run.plan_file import parse_plan
 
@@ -113,7 +113,7 @@ def test_megatrons_flags_follow_plan_and_training_settings():
 
 
 def scripts():
-    return {name: f"# {name}\n" for name in ("job_body.sh", "launch.sh", "launch.py", "supervise.py")}
+    return {name: f"# {name}\n" for name in (SCRIPT_BODY, *NODE_SCRIPTS)}
 
 
 def test_equal_inputs_give_equal_files():

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from rackweave.provision.runtime import JobRuntime, runtime_conf
 from rackweave.run.batch import BatchSettings, render_batch
+from rackweave.run.files import NODE_SCRIPTS
 from rackweave.run.plan_file import parse_plan
 
 ROOT = Path(__file__).parents[4]
@@ -94,8 +96,9 @@ def job(tmp_path):
     (plan_dir / "nccl").mkdir(parents=True)
     for name in ("plan.json", "train.json"):
         (plan_dir / name).write_text((CONTRACTS / name).read_text())
-    for name in ("launch.sh", "launch.py", "supervise.py"):
+    for name in NODE_SCRIPTS:
         (plan_dir / name).write_text((SCRIPTS / name).read_text())
+    (plan_dir / "runtime.conf").write_text(runtime_conf(JobRuntime("venv")))
     (plan_dir / "nccl" / "node-a.conf").write_text(
         "# of node-a\nGLOO_SOCKET_IFNAME=eth7\nNCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n"
     )
