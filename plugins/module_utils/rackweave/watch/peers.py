@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from .evidence import MAX_TEXT, Finding
 from .prefix import Line
+from .ras_json import LITERALS as RAS_JSON_LITERALS
+from .ras_json import RasReport
 
-_HEADER = re.compile(r"^\s*(?:#\d+-\d+ \([0-9a-f]+\) )?(?P<kind>MISMATCH|INCOMPLETE|DEAD|TIMEOUT)\s*$")
+_HEADER = re.compile(r"^\s*(?:#(?P<comm>\d+)-\d+ \([0-9a-f]+\) )?(?P<kind>MISMATCH|INCOMPLETE|DEAD|TIMEOUT)\s*$")
 _RANK_NODE = re.compile(
     r"\bRank (?P<rank>\d+)\b(?: has launched up to operation (?P<op>\d+))?.*? managed by process \d+ on "
     r"node (?P<node>[\w.:%-]+)"
@@ -56,6 +58,7 @@ LITERALS = (
     "TIMEOUT",
     "Errors",
     "Warnings",
+    *RAS_JSON_LITERALS,
 )
 
 # Relative score below which the resiliency extension's documentation calls a rank a straggler.
@@ -69,6 +72,9 @@ class PeerReports:
     """Follow such blocks; one state per source."""
 
     block: dict[int, str] = field(default_factory=dict)
+    largest: dict[int, bool] = field(default_factory=dict)
+    reports: dict[int, RasReport] = field(default_factory=dict)
+    report_lines: dict[int, Line] = field(default_factory=dict)
     table: dict[int, int] = field(default_factory=dict)
     scores: dict[int, int] = field(default_factory=dict)
     lagging: dict[int, tuple[int, str, Line]] = field(default_factory=dict)
@@ -83,16 +89,29 @@ class PeerReports:
 
     def feed(self, line: Line) -> bool:
         """Take one line of a report; True if lines like it can belong to one."""
+        if '"' in line.text and self._ras_json(line):
+            return True
         self._ras(line)
         self._missing_table(line)
         self._stragglers(line)
         return _REPORT.search(line.text) is not None or _TABLE_ROW.match(line.text) is not None
+
+    def _ras_json(self, line: Line) -> bool:
+        """Take a line of the JSON report; before one begins only its first line is of use."""
+        report = self.reports.get(line.source)
+        if report is None:
+            if '"communicators"' not in line.text or len(self.reports) >= 4096:
+                return False
+            report = self.reports[line.source] = RasReport()
+            self.report_lines[line.source] = line
+        return report.feed(line.text)
 
     def _ras(self, line: Line) -> None:
         text = line.text
         header = _HEADER.match(text)
         if header:
             self.block[line.source] = header["kind"]
+            self.largest[line.source] = header["comm"] in (None, "0")
             if header["kind"] == "MISMATCH":
                 self.mismatch = self.mismatch or line
             return
@@ -105,6 +124,10 @@ class PeerReports:
         rank = _RANK_NODE.search(text)
         if rank and kind == "MISMATCH" and len(self.lagging) < 4096:
             self.lagging[int(rank["rank"])] = (int(rank["op"] or 0), rank["node"], line)
+        elif rank and kind in ("DEAD", "INCOMPLETE"):
+            self.dead_hosts.setdefault(rank["node"], line)
+            if self.largest.get(line.source):
+                self.dead_ranks.setdefault(int(rank["rank"]), line)
         process = _PROCESS.search(text)
         if process and kind in ("DEAD", "INCOMPLETE"):
             self.dead_hosts.setdefault(process["node"], line)
@@ -159,6 +182,8 @@ class PeerReports:
             yield _finding("hang.process_dead", line, 38, frozenset(self.dead_ranks), frozenset(self.dead_hosts))
         elif self.mismatch is not None:
             yield from self._lagging()
+        for source, report in self.reports.items():
+            yield from _of_report(report, self.report_lines[source])
         if self.slow:
             yield _finding(
                 "perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow), frozenset(self.slow_hosts)
@@ -174,6 +199,17 @@ class PeerReports:
         line = next(iter(named.values()))[2]
         hosts = frozenset(entry[1] for entry in named.values())
         yield _finding("hang.desync", line, 39, frozenset(named), hosts, severity="error")
+
+
+def _of_report(report: RasReport, line: Line) -> Iterator[Finding]:
+    """A dead rank explains those that wait for it; a rank that answers without the communicator has left it."""
+    report.close()
+    if report.dead:
+        yield _finding("hang.process_dead", line, 38, report.of_largest(report.dead), frozenset(report.dead_hosts))
+    elif report.lagging or report.absent:
+        ranks = report.of_largest(report.absent) or report.of_largest(report.lagging)
+        hosts = frozenset() if report.absent else frozenset(report.lagging_hosts)
+        yield _finding("hang.desync", line, 39, ranks, hosts, severity="error")
 
 
 def _finding(

@@ -73,18 +73,17 @@ def _nan_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
 
 def _node_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """Several nodes start with the same node rank: it was expanded where the script was written."""
-    hosts: dict[str, set[str]] = defaultdict(set)
     hits = store.of("fact:node_rank")
-    repeated = 0
-    for hit in hits:
-        hosts[hit.groups["node_rank"]].add(hit.line.host or f"source {hit.line.source}")
-        repeated = max(repeated, hit.count)
     nnodes = max((int(hit.groups["nnodes"]) for hit in store.of("fact:nnodes")), default=0)
     if not hits or nnodes == 1:
         return
-    same = max(len(names) for names in hosts.values())
-    anonymous = all(hit.line.host is None for hit in hits)
-    if same >= 2 or (anonymous and len(hosts) == 1 and nnodes > 1 and repeated >= nnodes):
+    # One command is often shown twice, by a shell's trace and by a launcher, or again after a restart; only the same
+    # rank from two hosts (or two tasks of one srun) proves anything.
+    places: dict[str, set[str]] = defaultdict(set)
+    for hit in hits:
+        if hit.line.host or hit.line.rank is not None:
+            places[hit.groups["node_rank"]].add(hit.line.host or f"task {hit.line.rank}")
+    if max((len(names) for names in places.values()), default=0) >= 2:
         yield _make("launch.node_rank_early_expansion", hits[0], 14)
 
 

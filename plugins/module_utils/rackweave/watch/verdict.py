@@ -118,7 +118,8 @@ def conclude(scan: Scan, now: datetime | None = None, addresses: Mapping[str, st
         if silence is not None:
             findings.append(silence)
     if not findings:
-        return Verdict("healthy", first_action=CLASSES["healthy"].first_action)
+        states = tuple(sorted(scan.attempt.collectors.items()))
+        return Verdict("healthy", first_action=CLASSES["healthy"].first_action, collectors=states)
     ordered = sorted(findings, key=_order)
     return _verdict(ordered[0], ordered, scan, addresses or {})
 

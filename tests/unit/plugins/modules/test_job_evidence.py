@@ -90,3 +90,23 @@ def test_counters_tell_sockets_from_rdma(run_module, tmp_path) -> None:
     (port / "port_xmit_data").write_text("100", encoding="ascii")
     result = run_module("job_evidence", only=["counters"], counter_seconds=0.01, sysfs=str(tmp_path))
     assert json.loads(result["texts"]["counters"])["on_sockets"] is False
+
+
+def test_peers_that_do_not_answer_are_said_by_name(run_module, tools) -> None:
+    _tool(tools, "ping", 'for last; do :; done; [ "$last" = gpu01 ]')
+    result = run_module("job_evidence", only=["peers"], peers=["gpu01", "gpu02"], counter_seconds=0)
+    lines = result["texts"]["peers"].splitlines()
+    assert [line.split(" (")[0] for line in lines] == ["peer gpu01 answers", "peer gpu02 does not answer"]
+    assert result["collectors"]["peers"]["detail"] == "1 of 2 do not answer"
+
+
+def test_what_is_written_belongs_to_the_owner_of_the_job(run_module, tools, tmp_path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can write as someone else")
+    _tool(tools, "dmesg", "echo x")
+    tmp_path.chmod(0o777)
+    for parent in list(tmp_path.parents)[:3]:
+        parent.chmod(0o755)
+    result = run_module("job_evidence", only=["dmesg"], counter_seconds=0, dest=str(tmp_path / "e"), owner="nobody")
+    assert {Path(name).owner() for name in result["files"]} == {"nobody"}
+    assert os.geteuid() == 0

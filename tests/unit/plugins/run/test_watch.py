@@ -194,6 +194,44 @@ def test_a_hang_is_stopped_only_with_consent_and_evidence_comes_first(watch, att
     assert any("hang.no_progress" in line for line in lines)
 
 
+def test_evidence_is_asked_for_before_a_hung_job_is_stopped_and_only_once(watch, attempt, slurm, on_submit_host):
+    old = "2026-01-05T10:00:00.000+00:00"
+    (attempt / "events.jsonl").write_text(step(1, 3.0).replace(now()[:16], old[:16]))
+    for rank in range(4):
+        phase = {"schema": "rackweave.phase/1", "rank": rank, "host": "h", "pid": 1, "phase": "forward",
+                 "step": 2 if rank != 3 else 1, "micro_batch": 0, "time": old}  # fmt: skip
+        (attempt / "phase" / f"{rank}.json").write_text(json.dumps(phase))
+    asked, _ = watch(hang_grace_s=0, collect_hosts=1)
+    assert asked["wanted"]["hosts"] == ["node-a"]  # rank 3 is there
+    assert asked["wanted"]["attempt"] == "1.0"
+    assert "job_control" not in [name for name, _ in on_submit_host]
+    evidence = attempt / "evidence" / "node-a"
+    evidence.mkdir(parents=True)
+    states = {"stacks": {"state": "timeout", "seconds": 8.0, "detail": "stopped after 8 s"}}
+    (evidence / "collectors.json").write_text(json.dumps(states))
+    result, _ = watch(hang_grace_s=99, collect_hosts=1, collected=["1.0"], silent_hosts={"node-b": "no route to host"})
+    assert "wanted" not in result
+    assert result["state"] == "CANCELLED"
+    verdict = json.loads((attempt / "verdict.json").read_text())
+    assert verdict["collectors"] == {
+        "node-a": {"stacks": "timeout"},
+        "node-b": {"connection": "failed: no route to host"},
+    }
+
+
+def test_a_dead_rank_is_named_before_the_job_is_over(watch, attempt, slurm):
+    (attempt / "events.jsonl").write_text(step(1, 3.0))
+    for host, first in (("node-b", 0), ("node-a", 2)):
+        ranks = [{"rank": rank, "pid": rank, "gone": f"1{rank}", "exit_code": -9 if rank == 1 else 1, "state": "Z",
+                  "stopped": None, "result": rank != 1} for rank in (first, first + 1)]  # fmt: skip
+        document = {"schema": "rackweave.exit/1", "host": host, "node_rank": 0, "code": 75, "reason": "r",
+                    "launcher_code": 1, "terminated": False, "time": now(), "ranks": ranks}  # fmt: skip
+        (attempt / "logs" / host / "exit.json").write_text(json.dumps(document))
+    result, lines = watch(collect_hosts=8)
+    assert result["wanted"]["hosts"][0] == "node-b"
+    assert any("names rank:1: rank 1 on node-b was killed by SIGKILL" in line for line in lines)
+
+
 def test_without_consent_a_hung_job_is_left_as_it_is(watch, attempt, slurm):
     old = "2026-01-05T10:00:00.000+00:00"
     phase = {"schema": "rackweave.phase/1", "rank": 0, "host": "h", "pid": 1, "phase": "forward", "step": 2,
