@@ -37,6 +37,15 @@ options:
       qos: {description: Slurm quality of service., type: str, default: ""}
       environment: {description: Variables exported by the batch script., type: dict, default: {}}
       sbatch_options: {description: Further options of the batch script., type: list, elements: str, default: []}
+  runtime_conf:
+    description: Content of C(runtime.conf), as the filter C(job_runtime_conf) renders it; empty for the virtual environment.
+    type: str
+    default: ""
+  waivers:
+    description: Findings that somebody answers for (docs/fabric.md, section 5); the check inside the job honours them too.
+    type: list
+    elements: dict
+    default: []
 author: Rackweave
 """
 EXAMPLES = r"""

@@ -74,8 +74,9 @@ TRAIN = Record(
         ),
         "weights": Nullable(Record({"format": Text(("huggingface",)), "path": Text()})),
         "lora": Nullable(Record({"rank": Whole(1), "alpha": Number(0.0), "targets": ListOf(Text())})),
+        "memory_limit_gib": Nullable(Number(0.0)),
     },
-    optional=("engine", "guard", "weights", "lora"),
+    optional=("engine", "guard", "weights", "lora", "memory_limit_gib"),
 )
 
 
@@ -112,6 +113,8 @@ def _check_meaning(document: Mapping[str, Any], where: str) -> None:
         raise DocumentError(
             f"{where}: decay_steps={optimizer['decay_steps']} must be above warmup_steps={optimizer['warmup_steps']}"
         )
+    if document.get("memory_limit_gib") == 0:
+        raise DocumentError(f"{where}: memory_limit_gib=0 leaves a rank no memory; leave it out for no limit")
     if document["evaluation"]["interval"] and not document["data"]["validation"]:
         raise DocumentError(
             f"{where}: evaluation.interval={document['evaluation']['interval']}, but data.validation is empty; "

@@ -166,3 +166,10 @@ def test_the_table_shows_what_is_predicted_or_says_that_nothing_is():
     assert "71.1 allocated, 76.3 reserved, 77.8 in nvidia-smi, limit 79.7" in text
     assert "a checkpoint every 34 min 27 s" in text
     assert "not taken: VP 8 is slower" in text
+
+
+def test_a_memory_limit_reaches_train_json_and_none_at_all_is_refused():
+    files = compose_run_files(PLAN.document, {**TRAIN, "memory_limit_gib": 2.5}, SETTINGS, scripts())
+    assert json.loads(files["train.json"])["memory_limit_gib"] == 2.5
+    with pytest.raises(DocumentError, match="memory_limit_gib=0 leaves a rank no memory"):
+        compose_run_files(PLAN.document, {**TRAIN, "memory_limit_gib": 0}, SETTINGS, scripts())
