@@ -11,7 +11,7 @@ from ..errors import RackweaveError
 
 # One module per subcommand: it offers HELP, add_arguments(parser) and run(arguments) -> exit status.
 # They are imported only when called, so that each command starts fast and needs no more than it uses.
-COMMANDS = ("plan", "score", "calibrate", "nccl", "diagnose", "report")
+COMMANDS = ("plan", "score", "calibrate", "nccl", "diagnose", "report", "operate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import DocumentError
+from ..run.exit_codes import SAVED
 from .classes import CLASSES
 from .journal import Journal, entry_line
 from .policy import DRAIN, OBSERVE, Decision, Situation, Switches, blames, decide, named_hosts
@@ -32,7 +33,8 @@ class Ended:
 
     @property
     def ok(self) -> bool:
-        return self.document["severity"] == "info"
+        """Whether it ended well: to its end, or with a save that was asked for."""
+        return bool(self.document["state"] == "COMPLETED" or self.document["code"] == SAVED)
 
 
 @dataclass(frozen=True)

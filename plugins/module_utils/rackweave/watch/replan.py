@@ -90,13 +90,21 @@ def _fewer(plan: RunPlan, most: int) -> int:
     )
 
 
-def _sizes(plan: RunPlan, nodes: int) -> dict[str, int]:
+def current_sizes(plan: RunPlan) -> dict[str, int]:
+    """The sizes of a plan, as a replacement names them."""
     parallel = plan.parallel
     return {
         "tensor_parallel_size": parallel.tensor_parallel_size,
         "pipeline_parallel_size": parallel.pipeline_parallel_size,
-        "data_parallel_size": nodes * _ranks_per_host(plan) // _replica(plan),
+        "virtual_pipeline_size": parallel.virtual_pipeline_size,
+        "context_parallel_size": parallel.context_parallel_size,
+        "expert_parallel_size": parallel.expert_parallel_size,
+        "data_parallel_size": parallel.data_parallel_size,
         "micro_batch_size": plan.micro_batch_size,
         "global_batch_size": plan.global_batch_size,
         "zero_stage": plan.zero_stage,
     }
+
+
+def _sizes(plan: RunPlan, nodes: int) -> dict[str, int]:
+    return {**current_sizes(plan), "data_parallel_size": nodes * _ranks_per_host(plan) // _replica(plan)}

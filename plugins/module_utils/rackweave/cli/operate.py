@@ -1,0 +1,142 @@
+"""``rackweave operate RUN``: keep a long run going with nobody there. The one command that needs ansible-runner."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ..errors import DocumentError
+from ..run.batch import check_run_name
+from ..run.plan_file import RunPlan, parse_plan
+from ..watch.journal import Journal, entry_line, parse_journal
+from ..watch.operation import Field, Operation, OperationSettings
+from ..watch.strikes import from_json, to_json
+from .json_files import replace_file
+from .notify import Notices, notices_from
+from .playbooks import Screen, load_runner, player, setting
+
+HELP = "Keep a run going unattended: watch, decide by policy, drain, plan and submit again; with a journal of why."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("run_name", metavar="RUN", help="name of the run (training_job_run)")
+    parser.add_argument(
+        "--inventory", type=Path, default=Path("inventory/lab"), help="inventory (default: inventory/lab)"
+    )
+    parser.add_argument("--checkout", type=Path, default=Path(), help="directory of the checkout (default: this one)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="watch one job and say what would be done; change nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the journal's lines too, as they are written")
+    parser.add_argument("--verbose", action="store_true", help="show what the playbooks print")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Operate to the end; 0 the run is done, 1 a person has to look, 3 this program could not go on.
+
+    Raises:
+        DocumentError: if a setting is wrong, or another operation of the run is at work.
+    """
+    check_run_name(arguments.run_name)
+    checkout, inventory = arguments.checkout.resolve(), arguments.inventory.resolve()
+    if not (checkout / "playbooks" / "operate.yml").is_file():
+        raise DocumentError(f"{checkout} is no checkout of Rackweave; name one with --checkout")
+    if not inventory.exists():
+        raise DocumentError(f"inventory {inventory} does not exist; name one with --inventory")
+    notices, runner = notices_from(os.environ), load_runner()
+    state = Path(setting(runner, checkout, inventory, "rackweave_state_dir"))
+    screen = Screen(sys.stdout, arguments.verbose)
+    memory = Memory(state, arguments.run_name, arguments.dry_run, sys.stdout.write if arguments.json else _silent)
+    with memory.alone():
+        screen.line(f"operating {arguments.run_name}; notices by {', '.join(notices.ways()) or 'nobody (none set up)'}")
+        field = Field(
+            play=player(runner, checkout, inventory, screen),
+            write=memory.write,
+            journal=memory.journal,
+            plan=memory.plan,
+            notify=lambda subject, text: _notify(notices, memory, subject, text, arguments.dry_run),
+            forgive=memory.forgive,
+            say=screen.line,
+            sleep=time.sleep,
+        )
+        return Operation(field, OperationSettings(arguments.run_name, arguments.dry_run)).run()
+
+
+def _silent(text: str) -> int:
+    return len(text)
+
+
+def _notify(notices: Notices, memory: Memory, subject: str, text: str, dry_run: bool) -> None:
+    """Send, and journal by which way and what went wrong; a notice that is lost must not end the operation."""
+    if dry_run:
+        return
+    for problem in notices.send(subject, text):
+        memory.write("note", problem)
+    memory.write("notify", subject, ways=notices.ways())
+
+
+class Memory:
+    """Journal, ledger and plan of a run on the controller."""
+
+    def __init__(self, state: Path, run_name: str, dry_run: bool, echo: Callable[[str], int]) -> None:
+        self.directory, self.run, self.dry_run, self.echo = state / "recovery", run_name, dry_run, echo
+        self.plan_file = state / "plan" / run_name / "plan.json"
+
+    def alone(self) -> Lock:
+        """Hold the run: two operations of one run would submit it twice."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return Lock(self.directory / f".operate-{self.run}.lock", self.run)
+
+    def write(self, kind: str, why: str, **details: Any) -> None:
+        """Append an entry; it is on disk before what it announces is done."""
+        now = time.time()
+        moment = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
+        line = entry_line(moment, now, self.run, kind, why, dry_run=self.dry_run, **details)
+        with (self.directory / "journal.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.echo(line)
+
+    def journal(self) -> Journal:
+        path = self.directory / "journal.jsonl"
+        return parse_journal(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else Journal()
+
+    def plan(self) -> RunPlan | None:
+        if not self.plan_file.is_file():
+            return None
+        return parse_plan(self.plan_file.read_text(encoding="utf-8"), str(self.plan_file))
+
+    def forgive(self, host: str) -> None:
+        path = self.directory / "strikes.json"
+        if path.is_file():
+            replace_file(str(path), to_json(from_json(path.read_text(encoding="utf-8")).forgive(host)))
+
+
+class Lock:
+    """A file that one process holds; the kernel lets go of it when that process ends, however it ends."""
+
+    def __init__(self, path: Path, run_name: str) -> None:
+        self.path, self.run = path, run_name
+
+    def __enter__(self) -> None:
+        import fcntl  # not on every system that plans
+
+        self._stream = self.path.open("w", encoding="utf-8")
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._stream.close()
+            raise DocumentError(
+                f"run {self.run} is operated already by another process ({self.path} is held)"
+            ) from error
+
+    def __exit__(self, *problem: object) -> None:
+        self._stream.close()

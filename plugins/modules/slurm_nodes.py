@@ -1,0 +1,43 @@
+#!/usr/bin/python
+"""Say which nodes Slurm can give to a job."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.rackweave.slurm.nodes import parse_sinfo, usable
+
+DOCUMENTATION = r"""
+module: slurm_nodes
+short_description: List the nodes that Slurm knows and those that a job can be started on
+description:
+  - Runs on the Slurm submit host. A node that is drained, down or does not respond is not usable; one that another job
+    holds is.
+options: {}
+attributes:
+  check_mode: {support: full, description: Only reads.}
+author: Rackweave
+"""
+EXAMPLES = r"""
+- name: Ask which nodes can be used
+  rackweave.cluster.slurm_nodes:
+  register: nodes
+"""
+RETURN = r"""
+states: {description: State of each node in Slurm's words., returned: success, type: dict}
+usable: {description: Nodes that a job can be started on., returned: success, type: list, elements: str}
+"""
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    code, out, err = module.run_command(["sinfo", "--Node", "--noheader", "--format=%N|%T"])
+    if code != 0:
+        module.fail_json(msg=f"sinfo failed on this host, is it a submit host of the cluster? {(err or out).strip()}")
+    states = parse_sinfo(out)
+    names = [name for name, state in states.items() if usable(state)]
+    module.exit_json(changed=False, states=states, usable=names)
+
+
+if __name__ == "__main__":
+    main()

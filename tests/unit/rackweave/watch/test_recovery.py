@@ -1,0 +1,171 @@
+"""From verdicts to a plan of action: journal, strikes, switches, the cap, and the one actor that starts a job again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rackweave.errors import DocumentError
+from rackweave.watch.classes import CLASSES
+from rackweave.watch.journal import Journal, entry_line, parse_journal
+from rackweave.watch.policy import DRAIN, OBSERVE, RETRY_ELSEWHERE, RULES, STOP, Switches
+from rackweave.watch.recovery import REASON_PREFIX, Ended, Setting, recover
+from rackweave.watch.strikes import Ledger
+
+ON, OFF = Switches(True, True, True), Switches()
+
+
+def ended(name="gpu.fallen_off_bus", attempt="12.0", hosts=("n1",), requeued=False, state="FAILED", code=75):
+    document = {
+        "run": "demo", "attempt": attempt, "job_id": attempt.split(".")[0], "state": state, "code": code,
+        "sentence": "it broke", "diagnosis_class": name, "culprit": "rank:3", "hosts": list(hosts),
+        "severity": CLASSES[name].severity,
+    }  # fmt: skip
+    return Ended(document, "2026-01-05T10:00:00Z", requeued)
+
+
+def setting(**changes):
+    values = {"run": "demo", "cluster_nodes": 100, "switches": ON, "restart_budget": 8, "time": "t", "time_s": 1e6}
+    return Setting(**{**values, **changes})
+
+
+def remember(*plans, drains=()):
+    text = "".join(line for plan in plans for line in plan.lines)
+    text += "".join(entry_line("t", time_s, "demo", "drain", "x", node=node) for node, time_s in drains)
+    return parse_journal(text)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_every_class_is_decided_journaled_and_never_twice(name):
+    first = recover([ended(name)], Journal(), Ledger(), setting())
+    assert first.action == RULES[name].action
+    entry = json.loads(first.lines[0])
+    assert (entry["diagnosis_class"], entry["action"], entry["run"]) == (name, first.action, "demo")
+    again = recover([ended(name)], remember(first), first.ledger, setting())
+    assert (again.action, again.lines, again.drain, again.resubmit) == (OBSERVE, (), {}, False)
+    assert again.ledger == first.ledger
+
+
+def test_kernel_evidence_drains_with_our_prefix_and_starts_elsewhere():
+    plan = recover([ended()], Journal(), Ledger(), setting())
+    assert plan.action == DRAIN
+    assert plan.drain == {"n1": f"{REASON_PREFIX}gpu.fallen_off_bus in attempt 12.0 of demo"}
+    assert (plan.resubmit, plan.leave, plan.suspected) == (True, ("n1",), ())
+
+
+def test_a_suspected_node_is_left_out_once_and_drained_at_its_second_strike():
+    once = recover([ended("hang.no_progress")], Journal(), Ledger(), setting())
+    assert (once.drain, once.leave, once.suspected) == ({}, ("n1",), ("n1",))
+    twice = recover([ended("hang.no_progress", "13.0")], remember(once), once.ledger, setting())
+    assert list(twice.drain) == ["n1"]
+    thrice = recover([ended("net.qp_connect_failed", "14.0")], remember(once, twice), twice.ledger, setting())
+    assert thrice.repair == ("n1",)
+
+
+def test_a_job_that_starts_again_by_itself_is_not_submitted_a_second_time():
+    plan = recover(
+        [ended("launch.sigkill_unconfirmed", requeued=True)], Journal(), Ledger(), setting(job_is_alive=True)
+    )
+    assert (plan.resubmit, plan.stop_job, plan.stuck) == (False, False, False)
+    assert json.loads(plan.lines[0])["requeued_by_job"] is True
+
+
+def test_a_job_that_would_wait_for_its_drained_node_is_stopped_and_moved():
+    plan = recover([ended(requeued=True)], Journal(), Ledger(), setting(job_is_alive=True))
+    assert (plan.stop_job, plan.resubmit) == (True, True)
+
+
+def test_a_job_that_starts_again_against_the_policy_is_stopped_only_with_consent():
+    one = [ended("num.nan", requeued=True)]
+    plan = recover(one, Journal(), Ledger(), setting(job_is_alive=True))
+    assert (plan.action, plan.stop_job, plan.stuck, plan.resubmit) == (STOP, True, True, False)
+    off = recover(one, Journal(), Ledger(), setting(job_is_alive=True, switches=OFF))
+    assert (off.stop_job, off.stuck) == (False, True)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_without_consent_nothing_is_drained_stopped_or_submitted(name):
+    ledger = Ledger().blame(["n1"], "other", "x")
+    plan = recover([ended(name, requeued=True)], Journal(), ledger, setting(switches=OFF, job_is_alive=True))
+    assert (plan.drain, plan.stop_job, plan.resubmit) == ({}, False, False)
+
+
+def test_the_cap_counts_drains_of_all_runs_and_freezes():
+    journal = remember(drains=[("n7", 1e6 - 60), ("n8", 1e6 - 120)])
+    plan = recover([ended()], journal, Ledger(), setting())
+    assert (plan.frozen, plan.drain, plan.resubmit, plan.stuck, plan.notify) == (True, {}, False, True, True)
+    later = recover([ended()], journal, Ledger(), setting(time_s=1e6 + 7200))
+    assert (later.frozen, list(later.drain)) == (False, ["n1"])
+
+
+def test_several_attempts_of_one_call_share_the_cap():
+    storm = [ended(attempt=f"12.{number}", hosts=[f"n{number}"]) for number in range(4)]
+    plan = recover(storm, Journal(), Ledger(), setting())
+    assert len(plan.drain) == 2
+    assert plan.frozen
+
+
+def test_a_spent_class_budget_and_the_common_budget_end_the_chain():
+    first = recover([ended("mem.host_oom")], Journal(), Ledger(), setting())
+    second = recover([ended("mem.host_oom", "13.0")], remember(first), first.ledger, setting())
+    assert (first.resubmit, second.action, second.stuck) == (True, STOP, True)
+    spent = recover([ended("slurm.preempted")], Journal(), Ledger(), setting(restart_budget=0))
+    assert "budget" in spent.why
+
+
+def test_a_good_end_sets_the_budgets_back():
+    first = recover([ended("mem.host_oom")], Journal(), Ledger(), setting())
+    done = parse_journal("".join(first.lines) + entry_line("t", 1e6, "demo", "end", "done", ok=True))
+    assert recover([ended("mem.host_oom", "13.0")], done, Ledger(), setting()).resubmit
+
+
+def test_a_dry_run_is_told_and_does_not_count():
+    tried = recover([ended()], Journal(), Ledger(), setting(dry_run=True))
+    assert json.loads(tried.lines[0])["dry_run"] is True
+    assert recover([ended()], remember(tried), Ledger(), setting()).action == DRAIN
+
+
+def test_a_good_end_and_a_save_are_nobodys_strike():
+    for one in (ended("healthy", state="COMPLETED", code=0), ended("healthy", code=77)):
+        plan = recover([one], Journal(), Ledger(), setting())
+        assert (plan.lines, plan.ledger) == ((), Ledger())
+
+
+def test_a_job_that_somebody_cancelled_is_not_started_again():
+    plan = recover([ended("healthy", state="CANCELLED", code=None, hosts=())], Journal(), Ledger(), setting())
+    assert (plan.action, plan.resubmit) == (OBSERVE, False)
+
+
+def test_an_unknown_class_is_refused():
+    broken = ended()
+    document = {**broken.document, "diagnosis_class": "gpu.imagined"}
+    with pytest.raises(DocumentError, match="unknown class"):
+        recover([Ended(document, "t", False)], Journal(), Ledger(), setting())
+
+
+def test_the_same_job_id_at_another_time_is_other_evidence():
+    first = recover([ended()], Journal(), Ledger(), setting())
+    reborn = Ended(ended().document, "2026-02-01T00:00:00Z", False)
+    assert recover([reborn], remember(first), first.ledger, setting()).lines
+
+
+def test_a_decision_to_submit_stays_open_until_a_submission_or_an_end():
+    plan = recover([ended()], Journal(), Ledger(), setting())
+    assert remember(plan).of("demo").unfinished()["evidence"] == plan.evidence
+    closed = parse_journal("".join(plan.lines) + entry_line("t", 1e6, "demo", "submit", "x"))
+    assert closed.of("demo").unfinished() is None
+    assert remember(plan).of("other").unfinished() is None
+
+
+def test_a_torn_last_line_is_passed_over_and_a_hole_is_not():
+    line = entry_line("t", 1.0, "demo", "note", "x")
+    assert len(parse_journal(line + '{"torn').entries) == 1
+    with pytest.raises(DocumentError, match="line 1: not JSON"):
+        parse_journal('{"torn\n' + line)
+    with pytest.raises(DocumentError, match="one of the kinds"):
+        parse_journal(entry_line("t", 1.0, "demo", "wish", "x"))
+
+
+def test_replans_elsewhere_use_suspicion_only_for_classes_that_blame():
+    assert recover([ended("app.exception")], Journal(), Ledger(), setting()).leave == ()
+    assert recover([ended("hang.desync")], Journal(), Ledger(), setting()).action == RETRY_ELSEWHERE
