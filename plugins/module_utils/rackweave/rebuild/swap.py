@@ -186,7 +186,7 @@ def judge_acceptance(report: Mapping[str, object], host: str) -> Acceptance:
     if not isinstance(entry, Mapping):
         return Acceptance(False, f"the acceptance run says nothing of {host}", True)
     pairs = [pair for pair in _rows(report.get("pairs")) if host in _names(pair)]
-    tests = [*_rows(entry.get("tests")), *pairs]
+    tests = [*_rows(entry.get("tests")), *(test for pair in pairs for test in _rows(pair.get("tests")) or [pair])]
     failed = [test for test in tests if test.get("verdict") == "fail"]
     pending = not any(pair.get("verdict") in ("pass", "fail") for pair in pairs)
     if failed:
