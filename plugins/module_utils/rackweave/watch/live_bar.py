@@ -35,4 +35,4 @@ def bar(line: str, width: int) -> str | None:
     size = max(_NARROWEST_BAR, min(30, room - 4 - len(words)))
     full = round(size * share)
     drawn = f"{head}[{'#' * full}{'-' * (size - full)}]{tail}"
-    return f"{drawn}  {words}"[:width]
+    return f"{drawn}  {words}".rstrip()[:width]
