@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.rackweave.provision.variables import check_host, owner, sentences
+from ..module_utils.rackweave.provision.placeholders import is_secret
+from ..module_utils.rackweave.provision.variables import Problem, check_host, owner, sentences
 from ..module_utils.rackweave.slurm.hostlist import compress
 
 ARGUMENT_SPEC = {
@@ -28,12 +30,16 @@ class ActionModule(ActionBase):
         _, args = self.validate_argument_spec(ARGUMENT_SPEC)
         specs = role_specs(ROLES)
         hostvars = task_vars["hostvars"]
-        problems = []
+        problems, representatives = [], []
+        here = set(task_vars.get("ansible_play_hosts_all") or args["hosts"])
         for hosts in alike(hostvars, args["hosts"], specs, args["required"]):
-            values = templated(hostvars[hosts[0]], specs)
+            # A limited run checks a host that it includes.
+            representatives.append(next((host for host in hosts if host in here), hosts[0]))
+            values, undefined = templated(hostvars[hosts[0]], specs)
             missing = {name: {"required": True} for name in args["required"] if name not in hostvars[hosts[0]]}
             found = check_host(hosts[0], values, {**specs, "inventory": missing} if missing else specs)
-            problems += [type(problem)(problem.text, host) for problem in found for host in hosts]
+            found += [Problem(text, hosts[0]) for text in undefined]
+            problems += [Problem(problem.text, host) for problem in found for host in hosts]
         lines = [f"{text} ({compress(hosts)})" for text, hosts in sentences(problems)]
         if lines:
             return {
@@ -46,6 +52,7 @@ class ActionModule(ActionBase):
             **result,
             "changed": False,
             "problems": [],
+            "representatives": representatives,
             "msg": f"{len(args['hosts'])} hosts have no configuration error",
         }
 
@@ -64,18 +71,26 @@ def alike(hostvars, hosts, specs, required):
     groups = {}
     for host in hosts:
         raw = hostvars.raw_get(host)
-        own = {name: value for name, value in raw.items() if owner(name, specs) or name in required}
+        own = {name: value for name, value in raw.items() if owner(name, specs) or name in required or is_secret(name)}
         groups.setdefault(repr(sorted(own.items())), []).append(host)
     return list(groups.values())
 
 
 def templated(variables, specs):
-    """Return the values of the roles' variables; one that cannot be computed without facts is left to the role."""
-    values = {}
+    """Return the values of the roles' variables and of all secrets, and a sentence for each that cannot be computed.
+
+    A variable that needs facts is left to its role, which has them; a secret needs none.
+    """
+    values, undefined = {}, []
     for name in variables:
-        if owner(name, specs):
-            try:
-                values[name] = variables[name]
-            except KeyError:
-                continue
-    return values
+        if not owner(name, specs) and not is_secret(name):
+            continue
+        try:
+            values[name] = variables[name]
+        except KeyError:
+            continue
+        except AnsibleError as exc:
+            if "ansible_facts" not in str(exc):
+                hint = "; a secret comes from a vault (inventory/README.md)" if is_secret(name) else ""
+                undefined.append(f"{name} has no value: {exc.message}{hint}")
+    return values, undefined

@@ -24,4 +24,5 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 problems: {description: One sentence for each error, with its hosts., returned: always, type: list, elements: str}
+representatives: {description: One host of each set of variables., returned: success, type: list, elements: str}
 """

@@ -42,18 +42,24 @@ def reboot_decision(
     return {"action": "reboot", "message": f"rebooting once: {why}"}
 
 
-def pending_entries(role: str, changes: Mapping[str, object], *, disruptive_ok: bool) -> list[dict[str, str]]:
+WORK_ON_THE_NODE = "Slurm does not report the node drained and idle"
+
+
+def pending_entries(
+    role: str, changes: Mapping[str, object], *, disruptive_ok: bool, reason: str = ""
+) -> list[dict[str, str]]:
     """Return one entry for each change that was held back on a node with work.
 
     Args:
         role: the role that would have made the changes.
         changes: what would change, as a sentence fragment, to whether it would.
         disruptive_ok: whether the changes were made; then nothing is pending.
+        reason: why they were held back, where it is not work on the node.
     """
     if disruptive_ok:
         return []
-    reason = "Slurm does not report the node drained and idle"
-    return [{"role": role, "change": what, "reason": reason} for what, would in sorted(changes.items()) if would]
+    why = reason or WORK_ON_THE_NODE
+    return [{"role": role, "change": what, "reason": why} for what, would in sorted(changes.items()) if would]
 
 
 def guarded(role: str, what: Iterable[str], reason: str) -> list[dict[str, str]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .placeholders import is_secret, placeholder_problems
+
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -38,13 +40,16 @@ def check_host(
         variables: templated values by name; variables of no role are passed over.
         specs: role to the options of its ``main`` entry point.
     """
-    problems = []
+    declared = {name for options in specs.values() for name, option in options.items() if option.get("no_log")}
+    problems = [Problem(text, host) for text in placeholder_problems(variables, declared)]
     for name, value in sorted(variables.items()):
         role = owner(name, specs)
         if role is None:
             continue
         option = specs[role].get(name)
         message = unknown(name, specs) if option is None else wrong(name, value, option)
+        if message and is_secret(name, declared):
+            message = message.replace(repr(value), "what it is (a secret, not shown)")
         if message:
             problems.append(Problem(message, host))
     for role, options in sorted(specs.items()):
@@ -78,8 +83,10 @@ def wrong(name: str, value: Any, option: Mapping[str, Any]) -> str | None:
     if (not isinstance(value, expected) and not _readable(kind, value)) or truth_in_number:
         return f"{name} must be {_NAMES.get(kind, 'a text')}, not {value!r}"
     choices = option.get("choices")
-    if choices and value not in choices:
-        return f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}"
+    several = isinstance(value, (list, tuple))
+    if choices and not all(part in choices for part in (value if several else [value])):
+        of = "only hold" if several else "be one of"
+        return f"{name} must {of} {', '.join(map(str, choices))}, not {value!r}"
     return None
 
 

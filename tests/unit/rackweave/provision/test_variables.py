@@ -16,6 +16,14 @@ def texts(**variables):
     return [problem.text for problem in check_host("n1", {"gpu_driver_version": "1", **variables}, SPECS)]
 
 
+def test_the_choices_of_a_list_are_those_of_its_elements():
+    specs = {"engine": {"engine_names": {"type": "list", "elements": "str", "choices": ["docker", "enroot"]}}}
+    assert check_host("n1", {"engine_names": ["docker", "enroot"]}, specs) == []
+    assert check_host("n1", {"engine_names": []}, specs) == []
+    (problem,) = check_host("n1", {"engine_names": ["docker", "lxc"]}, specs)
+    assert problem.text == "engine_names must only hold docker, enroot, not ['docker', 'lxc']"
+
+
 def test_a_misspelt_variable_is_named_with_the_nearest_known_one():
     assert texts(slurm_mangae=True) == ["slurm_mangae is a variable of no role; did you mean slurm_manage?"]
 
