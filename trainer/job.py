@@ -30,6 +30,7 @@ from .placement import check_placement, check_world, placement_record, read_host
 from .requests import ExitRequests
 from .schedule import Schedule
 from .telemetry import EventLog, PhaseMarker
+from .waiting import OwnTime
 
 LOG = logging.getLogger("trainer")
 T = TypeVar("T")
@@ -60,6 +61,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         StopError, RetryError, SavedAndExit: see trainer.outcome.classify.
     """
     check_world(environment, job.plan.sizes.world_size)
+    reporting.events.write("start", world_size=environment.world_size)
     device = _device(job, environment)
     reporting.meter.apply_limit()
     _enter(reporting, "nccl_init")
@@ -98,6 +100,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         marker=reporting.marker,
         requests=reporting.requests,
         guard=LossGuard(job.train.guard),
+        own_time=OwnTime(mesh.device),
         exporters=exporters,
     )
     if first_step == 0 and job.train.evaluation.interval:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,9 @@ from .mesh import Mesh
 from .requests import ExitRequests
 from .schedule import Schedule
 from .telemetry import EventLog, PhaseMarker
+from .waiting import OwnTime
+
+MOST_RANKS_TOLD = 4096  # a step event names the own seconds of each rank up to this many: about 13 bytes a rank
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class LoopParts:
     requests: ExitRequests
     guard: LossGuard
     exporters: Sequence[Exporter] = ()
+    own_time: OwnTime = field(default_factory=lambda: OwnTime(torch.device("cpu")))
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class _Facts:
 
     loss: float
     exit_requested: bool
+    rank_seconds: dict[str, float] | None
 
 
 def run_training(parts: LoopParts, first_step: int) -> int:
@@ -72,6 +77,7 @@ def run_training(parts: LoopParts, first_step: int) -> int:
             evaluate(parts, step)
         if train.checkpoint.interval and step % train.checkpoint.interval == 0 and step < train.steps:
             parts.checkpoints.save(step, wait=False)
+        parts.own_time.restart()
     if step > first_step:
         if not train.evaluation.interval or step % train.evaluation.interval:
             evaluate(parts, step)
@@ -98,7 +104,8 @@ def _one_step(parts: LoopParts, step: int) -> tuple[_Facts, Judgement]:
     _tell(parts, step + 1, judgement)
     seconds = time.perf_counter() - began
     record = _step_record(parts, step + 1, facts.loss, norm, rate, seconds)
-    parts.events.write("step", **record)
+    sections = {} if facts.rank_seconds is None else {"rank_seconds": facts.rank_seconds}
+    parts.events.write("step", **record, **sections)
     for exporter in parts.exporters:
         exporter.step(record)
     return facts, judgement
@@ -126,19 +133,24 @@ def _roll_back(parts: LoopParts, step: int, judgement: Judgement) -> int:
 
 
 def _agree(parts: LoopParts, losses: list[torch.Tensor]) -> _Facts:
-    """Share the mean loss of the global batch and any request to exit; one small all-reduce of the world.
+    """Share the mean loss of the global batch, requests to exit and each rank's own seconds; one small all-reduce.
 
     Only the last stage has losses, and its tensor ranks have the same ones: tensor rank 0 speaks for them.
     """
-    mesh = parts.mesh
-    facts = torch.zeros(3, dtype=torch.float32, device=mesh.device)
+    mesh, own = parts.mesh, parts.own_time.lap()
+    told = own is not None and mesh.world_size <= MOST_RANKS_TOLD
+    facts = torch.zeros(3 + (mesh.world_size if told else 0), dtype=torch.float32, device=mesh.device)
     if losses and mesh.where.tp_rank == 0:
         facts[0] = torch.stack([loss.float() for loss in losses]).sum()
         facts[1] = float(len(losses))
     facts[2] = float(parts.requests.pending())
+    if told:
+        facts[3 + mesh.rank] = own
     dist.all_reduce(facts)
-    total, count, requested = facts.tolist()
-    return _Facts(total / count, requested > 0)
+    parts.own_time.restart()
+    total, count, requested, *seconds = facts.tolist()
+    rank_seconds = {str(rank): round(value, 4) for rank, value in enumerate(seconds)} if told else None
+    return _Facts(total / count, requested > 0, rank_seconds)
 
 
 def _step_record(

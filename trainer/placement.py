@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,11 +72,23 @@ def placement_record(
         "rank": planned.rank,
         "host": environment.host,
         "host_source": environment.host_source,
+        "address": own_address(os.environ.get("MASTER_ADDR", "")),
         "local_rank": environment.local_rank,
         "device": device,
         "device_check": device_check,
         "environment": variables,
     }
+
+
+def own_address(towards: str) -> str | None:
+    """Return the address that this host uses towards another one (nothing is sent), or None where it has no route."""
+    try:
+        family, kind, _, _, peer = socket.getaddrinfo(towards or "localhost", 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(peer)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def read_host_file(attempt: Path, host: str) -> dict[str, str]:

@@ -135,6 +135,7 @@ def command_open() -> int:
             "restart": int(os.environ.get("RACKWEAVE_RESTART", 0)),
             "hosts": names,
             "started": now(),
+            "world_size": len(planned_ranks()),
         },
     )
     write_json(attempt_dir() / "environment.json", {JOB: communication(os.environ)})

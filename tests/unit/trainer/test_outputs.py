@@ -23,7 +23,7 @@ def test_every_record_has_the_keys_of_the_contract(launcher: ForkServer, corpus:
     launcher.run(attempt, 1).assert_done()
     last = events(attempt, "step")[-1]
     assert set(last) >= {"step", "loss", "grad_norm", "lr", "tokens_per_second", "tokens_per_second_per_gpu", "mfu"}
-    assert set(last) >= {"peak_memory_gib", "step_time_s", "time", "rank"}
+    assert set(last) >= {"peak_memory_gib", "step_time_s", "time", "rank", "rank_seconds"}
     assert 0 < last["mfu"] < 1
     assert [event["step"] for event in events(attempt, "evaluation")] == [0, 4]
     assert [event["state"] for event in events(attempt, "checkpoint")] == ["saved", "published", "validated"]

@@ -45,7 +45,9 @@ _ATTEMPT = Record(
         "restart": Whole(),
         "hosts": ListOf(Text(), 1),
         "started": Text(),
-    }
+        "world_size": Whole(),
+    },
+    optional=("world_size",),
 )
 
 _RESULT = Record(
