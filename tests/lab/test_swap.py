@@ -1,0 +1,174 @@
+"""A node is replaced: the difference is named, Slurm and the plan follow, the waiting job runs; a lost GPU keeps it out.
+
+One module, in this order: each test finds the node as the one before left it.
+"""
+
+import json
+import random
+import shutil
+import time
+
+import pytest
+
+from tests.support.lab import STATE, play
+from tests.support.swap import (
+    OVERLAY,
+    RUN,
+    TREES,
+    end_state,
+    kill_after,
+    rebuild_process,
+    recreate,
+    variables,
+    write_tree,
+)
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+LIMIT_S = 180
+KILLS_SEED = 6
+NODE = "gpu02"
+KILLS = STATE / "rebuild-kills.log"
+RESERVATIONS = "scontrol --oneliner show reservation"
+DOCUMENT = f".state/lab/observed/{NODE}.json"
+
+
+def rebuild(*arguments, expect=0):
+    return play("playbooks/rebuild.yml", "--limit", NODE, *arguments, expect=expect)
+
+
+def job_state(lab, job):
+    return lab.ssh("ctl", f"squeue --noheader --jobs={job} --format='%T %r'", check=False).strip()
+
+
+def wait_for(what, wanted, seconds=40):
+    deadline = time.monotonic() + seconds
+    while (found := what()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert found == wanted
+
+
+def node_state(lab):
+    return lab.ssh("ctl", f"sinfo --noheader --nodes={NODE} --format=%T").strip()
+
+
+def nothing_of_ours_is_left(lab):
+    assert "rackweave-rebuild" not in lab.ssh("ctl", RESERVATIONS, check=False)
+    assert "rackweave-rebuild[" not in lab.ssh("ctl", "scontrol --oneliner show job", check=False)
+
+
+@pytest.fixture(scope="module")
+def swapped(lab):
+    """Nodes that show the parts of their trees, a plan for them, and then another machine in NODE's place."""
+    for host in ("gpu01", NODE):
+        write_tree(host, serial="old")
+    play("playbooks/verify.yml", "--tags", "verify_observe", *variables(**OVERLAY))
+    play("playbooks/plan.yml", *variables(**OVERLAY))
+    shared = STATE / "shared/runs" / RUN / "plan"
+    shutil.copytree(STATE / "plan" / RUN, shared, dirs_exist_ok=True)
+    lab.ssh("ctl", f"chown -R hpc /mnt/shared/runs/{RUN}")
+    write_tree(NODE, serial="new", nic="mlx5_9")
+    host_key = recreate(lab, NODE, interface="eth9")
+    submit = f"sbatch --parsable --job-name=rackweave-{RUN} --nodes=2 --nodelist=gpu01,{NODE} --exclusive --chdir=/tmp"
+    job = lab.ssh("ctl", f"runuser -u hpc -- {submit} --wrap 'srun sleep 31415'").strip()
+    yield {"job": job, "host_key": host_key}
+    lab.ssh("ctl", f"scancel --quiet --name=rackweave-{RUN}")
+    restore(lab)
+    for path in (TREES, STATE / "plan" / RUN, STATE / "shared/runs" / RUN, STATE / "rebuild"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def restore(lab):
+    """Give the lab its node back as lab_up.yml makes it."""
+    if "eth0" not in lab.ssh(NODE, "ls /sys/class/net", check=False):
+        lab.podman("rm", "--force", "--time", "2", lab.container(NODE))
+        play("playbooks/lab_up.yml")
+    play("playbooks/provision.yml")
+    if "drain" in node_state(lab):
+        lab.ssh("ctl", f"scontrol update nodename={NODE} state=resume")
+
+
+def test_a_replaced_node_comes_back_with_the_difference_named(lab, swapped):
+    refused = rebuild(*variables(**OVERLAY), expect=2)
+    assert "presents another SSH host key: SHA256:" in refused.output
+    assert "drain" not in node_state(lab)
+
+    keys = {"rebuild_host_keys": {NODE: swapped["host_key"]}}
+    began = time.monotonic()
+    result = rebuild(*variables(**OVERLAY, **keys))
+    seconds = time.monotonic() - began
+    (STATE / "rebuild-swap.log").write_text(f"{seconds:.0f} s\n{result.output}")
+
+    assert seconds <= LIMIT_S
+    assert "no hosts matched" not in result.output.lower()
+    assert "skipping: no hosts" not in result.output.lower()
+    for named in ("was replaced: GPU-", "name moved mlx5_0 -> mlx5_9", "NCCL_SOCKET_IFNAME: =eth0 -> =eth9", "MAC "):
+        assert named in result.output, named
+    assert result.output.count("was replaced: GPU-") >= 4
+    conf = (STATE / "plan" / RUN / f"nccl/{NODE}.conf").read_text()
+    assert "GLOO_SOCKET_IFNAME=eth9" in conf
+    assert (STATE / "shared/runs" / RUN / f"plan/nccl/{NODE}.conf").read_text() == conf
+    assert "GLOO_SOCKET_IFNAME=eth0" in (STATE / "plan" / RUN / "nccl/gpu01.conf").read_text()
+    assert "NodeName=gpu[01-02] Name=gpu File=/dev/nvidia[0-3]" in lab.ssh("ctl", "cat /etc/slurm/gres.conf")
+    wait_for(lambda: job_state(lab, swapped["job"]), "RUNNING None")
+    nothing_of_ours_is_left(lab)
+
+
+def test_a_node_that_lost_a_gpu_ends_drained_and_says_so(lab, swapped):
+    lab.ssh("ctl", f"scancel {swapped['job']}")
+    wait_for(lambda: node_state(lab), "idle")
+    write_tree(NODE, serial="new", nic="mlx5_9", gpus=3)
+    result = rebuild(*variables(**OVERLAY), expect=2)
+    (STATE / "rebuild-lost.log").write_text(result.output)
+    shown = lab.ssh("ctl", f"scontrol --oneliner show node {NODE}")
+    assert "IDLE+DRAIN" in shown
+    assert "Reason=rackweave-rebuild: lost: GPUs: 4 before, 3 now; GPU 3 at 0000:5b:00.0" in shown
+    nothing_of_ours_is_left(lab)
+
+
+def killed_and_run_again(lab, tmp_path, seconds):
+    """Kill a rebuild after some seconds, run it again, and return what it leaves behind."""
+    process = rebuild_process("--limit", NODE, *variables(**OVERLAY), log=tmp_path / "killed.log")
+    killed = kill_after(process, seconds)
+    left = end_state(lab, NODE, ())
+    rebuild(*variables(**OVERLAY))
+    return killed, left, end_state(lab, NODE, [DOCUMENT, f".state/lab/plan/{RUN}/nccl/{NODE}.conf"])
+
+
+def without_volatile(state):
+    return {**state, DOCUMENT: json.loads(state[DOCUMENT]).get("gpus")}
+
+
+def test_killed_in_the_middle_and_run_again_it_ends_in_service(lab, swapped, tmp_path):
+    write_tree(NODE, serial="new", nic="mlx5_9")
+    killed, _left, after = killed_and_run_again(lab, tmp_path, random.Random(KILLS_SEED).uniform(5, 40))
+    assert killed
+    assert node_state(lab) == "idle"
+    assert "Reason" not in after["node"]
+    nothing_of_ours_is_left(lab)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_killed_at_ten_random_points_it_ends_the_same_each_time(lab, swapped, tmp_path):
+    write_tree(NODE, serial="new", nic="mlx5_9")
+    began = time.monotonic()
+    rebuild(*variables(**OVERLAY))
+    whole = time.monotonic() - began
+    wanted = without_volatile(end_state(lab, NODE, [DOCUMENT, f".state/lab/plan/{RUN}/nccl/{NODE}.conf"]))
+    points = random.Random(KILLS_SEED)
+    KILLS.unlink(missing_ok=True)
+    for number in range(10):
+        seconds = points.uniform(2, whole)
+        killed, left, after = killed_and_run_again(lab, tmp_path, seconds)
+        with KILLS.open("a") as log:
+            log.write(f"{number + 1}: killed={killed} after {seconds:.0f} of {whole:.0f} s: {json.dumps(left)}\n")
+        assert without_volatile(after) == wanted, f"killed after {seconds:.1f} s"
+        nothing_of_ours_is_left(lab)
+
+
+def test_without_a_limit_or_with_too_many_nodes_nothing_is_touched(lab):
+    without = play("playbooks/rebuild.yml", expect=2)
+    assert "run it with --limit NODE; nothing was changed" in without.output
+    many = play("playbooks/rebuild.yml", "--limit", "gpu01,gpu02", expect=2)
+    assert "--limit names 2 nodes (gpu[01-02]), and rebuild_max_nodes allows 1" in many.output
+    assert "drain" not in lab.ssh("ctl", "sinfo --noheader --format=%T")
