@@ -102,6 +102,11 @@ def check_launchable(plan, files, run):
             f"the plan of run {run!r} was made from example documents, which describe no machine of yours; "
             "provision the nodes and plan again"
         )
+    if plan.origin == "declared":
+        raise DocumentError(
+            f"the plan of run {run!r} was made from a declared hardware class ({plan.document['cluster']['source']}), "
+            "not from what the nodes are; provision them and plan again"
+        )
     if not plan.document["fits"]:
         raise DocumentError(f"the plan of run {run!r} does not fit: {plan.document['reason']}")
     missing = [host for host in plan.hosts if f"nccl/{host}.conf" not in files]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.rackweave.cli.documents import load_documents
+from ..module_utils.rackweave.cli.documents import load_documents, load_files
 from ..module_utils.rackweave.cli.json_files import differences, write_files
 from ..module_utils.rackweave.cli.nccl import stale_environments
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
@@ -14,7 +14,7 @@ from ..module_utils.rackweave.fabric.block import read_fabric
 from ..module_utils.rackweave.fabric.environment import render_environments
 from ..module_utils.rackweave.fabric.findings import BLOCK
 from ..module_utils.rackweave.fabric.request import PROFILES, EnvironmentRequest
-from ..module_utils.rackweave.hardware.document import read_document
+from ..module_utils.rackweave.hardware.document import NodeDocument, read_document
 
 REQUEST_SPEC = {
     "fabric": {"type": "dict", "required": True},
@@ -29,6 +29,7 @@ REQUEST_SPEC = {
 ARGUMENT_SPEC = {
     "documents": {"type": "raw"},
     "documents_dir": {"type": "path"},
+    "document_files": {"type": "dict"},
     "hosts": {"type": "list", "elements": "str"},
     "dest": {"type": "path"},
     "fail_on_block": {"type": "bool", "default": True},
@@ -46,12 +47,15 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         _, args = self.validate_argument_spec(
             ARGUMENT_SPEC,
-            required_one_of=[["documents", "documents_dir"]],
-            mutually_exclusive=[["documents", "documents_dir"]],
+            required_one_of=[["documents", "documents_dir", "document_files"]],
+            mutually_exclusive=[["documents", "documents_dir", "document_files"]],
         )
         try:
             request = build_request(args)
-            documents = choose_documents(args["documents"], args["documents_dir"], args["hosts"])
+            given = args["documents"]
+            if args["document_files"] is not None:
+                given = load_files({host: Path(path) for host, path in args["document_files"].items()})
+            documents = choose_documents(given, args["documents_dir"], args["hosts"])
             environments = render_environments(documents, request)
             stale = stale_environments(args["dest"], environments, request) if args["dest"] else {}
             files = {name: text for name, text in stale.items() if name.endswith(".conf")}
@@ -99,7 +103,8 @@ def choose_documents(documents, directory, hosts):
     if documents is None:
         found = load_documents(Path(directory))
     else:
-        found = [read_document(values) for values in (documents.values() if isinstance(documents, dict) else documents)]
+        values = documents.values() if isinstance(documents, dict) else documents
+        found = [item if isinstance(item, NodeDocument) else read_document(item) for item in values]
     by_host = {document.host: document for document in found}
     missing = [host for host in hosts or [] if host not in by_host]
     if missing or not found:

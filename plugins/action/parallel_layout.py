@@ -7,7 +7,9 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.rackweave.cli.documents import load_documents, load_files
 from ..module_utils.rackweave.errors import PlanError, RackweaveError
+from ..module_utils.rackweave.fabric.block import read_fabric
 from ..module_utils.rackweave.plan.cluster import Cluster
 from ..module_utils.rackweave.plan.layout import plan_layout
 from ..module_utils.rackweave.plan.request import ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
@@ -27,6 +29,8 @@ _SIZES = (
 ARGUMENT_SPEC = {
     "model": {"type": "raw", "required": True},
     "documents_dir": {"type": "path"},
+    "document_files": {"type": "dict"},
+    "fabric": {"type": "dict"},
     "hosts": {"type": "list", "elements": "str"},
     "hardware_class": {"type": "dict"},
     **{name: {"type": "int"} for name in _SIZES},
@@ -52,12 +56,16 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         _, args = self.validate_argument_spec(
             ARGUMENT_SPEC,
-            required_one_of=[["documents_dir", "hardware_class"]],
+            required_one_of=[["documents_dir", "document_files", "hardware_class"]],
+            mutually_exclusive=[["documents_dir", "document_files"]],
             required_by={"hardware_class": "hosts"},
         )
         try:
             model = load_model(args.pop("model"))
-            cluster = build_cluster(args.pop("documents_dir"), args.pop("hosts"), args.pop("hardware_class"))
+            directory, files = args.pop("documents_dir"), args.pop("document_files")
+            cluster = build_cluster(
+                documents_of(directory, files), args.pop("hosts"), args.pop("hardware_class"), args.pop("fabric")
+            )
             plan = plan_layout(cluster, model, LayoutRequest.from_mapping(args))
         except (RackweaveError, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
@@ -80,30 +88,26 @@ def load_model(model):
     return model
 
 
-def build_cluster(documents_dir, hosts, hardware_class):
-    """Return the cluster from documents, in the order of hosts; without documents, from the declared class.
+def build_cluster(documents, hosts, hardware_class, fabric=None):
+    """Return the cluster from documents, in the order of hosts; the declared class stands in for hosts without one.
 
     Raises:
-        RackweaveError: if a document or the class cannot be used.
+        RackweaveError: if a document, the class or the fabric block cannot be used.
     """
-    documents = load_documents(documents_dir) if documents_dir else []
     if documents:
-        return Cluster.from_documents(documents, order=hosts)
+        block = None if fabric is None else read_fabric(fabric)
+        return Cluster.from_documents(documents, hosts, block, hardware_class)
     if hardware_class is None:
-        raise PlanError(f"no node document in {documents_dir}, and no hardware_class declared to plan with")
+        raise PlanError("there is no node document, and no hardware_class declared to plan with")
     return Cluster.declared(hosts, hardware_class)
 
 
-def load_documents(directory):
-    """Return the parsed JSON of every document of a directory; a missing directory holds none.
+def documents_of(directory, files):
+    """Return the documents of a directory, or the named files by host; a missing directory holds none.
 
     Raises:
-        PlanError: if a file is not JSON.
+        DocumentError: if a document cannot be read.
     """
-    documents = []
-    for path in sorted(Path(directory).glob("*.json")):
-        try:
-            documents.append(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise PlanError(f"node document {path} is not JSON: {error}") from error
-    return documents
+    if files is not None:
+        return load_files({host: Path(path) for host, path in files.items()})
+    return load_documents(Path(directory)) if directory else []

@@ -1,4 +1,4 @@
-"""Action plugin: choose the directory of node documents that a plan is made from, and say what it is."""
+"""Action plugin: choose the node documents that a plan is made from, host by host, and say what they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARGUMENT_SPEC = {
 
 
 class ActionModule(ActionBase):
-    """The first directory with documents counts; there it must have one for every host."""
+    """For each host, the first directory with its document counts; a host without any is left to the declared class."""
 
     _requires_connection = False
     _supports_check_mode = True
@@ -22,24 +22,57 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         _, args = self.validate_argument_spec(ARGUMENT_SPEC)
-        for directory in map(Path, args["directories"]):
-            present = {path.stem for path in directory.glob("*.json")}
-            if not present:
-                continue
-            missing = [host for host in args["hosts"] if host not in present]
-            if missing:
-                return {**result, "failed": True, "msg": incomplete(directory, missing)}
-            return {**result, "changed": False, "directory": str(directory), "msg": f"node documents: {directory}"}
-        examples = args["examples"]
-        if examples and all((Path(examples) / f"{host}.json").is_file() for host in args["hosts"]):
-            return {**result, "changed": False, "directory": str(examples), "msg": f"example documents: {examples}"}
-        tried = ", ".join(str(place) for place in [*args["directories"], *([examples] if examples else [])])
-        return {**result, "changed": False, "directory": "", "msg": f"no documents of all these nodes in {tried}"}
+        chosen = choose(args["directories"], args["hosts"])
+        if not chosen and args["examples"]:
+            chosen = choose([args["examples"]], args["hosts"])
+            # Examples describe no machine; they stand in for all hosts or for none.
+            chosen = chosen if len(chosen) == len(args["hosts"]) else {}
+            words = "example documents"
+        else:
+            words = "node documents"
+        tried = [*args["directories"], *([args["examples"]] if args["examples"] else [])]
+        return {
+            **result,
+            "changed": False,
+            "files": {host: str(path) for host, path in chosen.items()},
+            "hosts": list(chosen),
+            "declared": [host for host in args["hosts"] if host not in chosen],
+            "msg": said(chosen, args["hosts"], tried, words),
+        }
 
 
-def incomplete(directory, missing):
-    """Say why a plan is not made from the documents of some hosts and guesses for the others."""
-    return (
-        f"{directory} holds node documents, but none of {', '.join(missing)}: "
-        "provision these nodes, or leave them out of training_job_hosts"
-    )
+def choose(directories, hosts):
+    """Return the file of each host that has one, from the first directory that holds it."""
+    places = [(Path(directory), names(directory)) for directory in directories]
+    found = {host: next((place / f"{host}.json" for place, held in places if host in held), None) for host in hosts}
+    return {host: path for host, path in found.items() if path is not None}
+
+
+def names(directory):
+    """Return the hosts of a directory, read once: a look for each host would cost a thousand of them."""
+    return {path.stem for path in Path(directory).glob("*.json")}
+
+
+def said(chosen, hosts, tried, words):
+    """Say in one line where the documents come from, and for which hosts there are none."""
+    if not chosen:
+        return f"no documents of all these nodes in {', '.join(map(str, tried))}"
+    by_place = {}
+    for host, path in chosen.items():
+        by_place.setdefault(path.parent, []).append(host)
+    absent = [host for host in hosts if host not in chosen]
+    if len(by_place) == 1 and not absent:
+        return f"{words}: {next(iter(by_place))}"
+    parts = [f"{place} ({shown(of)})" for place, of in by_place.items()]
+    text = f"{words}: {', '.join(parts)}"
+    if absent:
+        text += (
+            f"; none of {shown(absent)}: the declared hardware class stands in for them, and no environment is "
+            "rendered for them: provision them before a launch, or leave them out of training_job_hosts"
+        )
+    return text
+
+
+def shown(hosts):
+    """Return the names of a few hosts, and how many more there are."""
+    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")

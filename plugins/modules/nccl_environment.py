@@ -12,6 +12,7 @@ description:
 options:
   documents: {description: "Node documents, as a list or a mapping by host.", type: raw}
   documents_dir: {description: "Directory of node documents, instead of O(documents).", type: path}
+  document_files: {description: "Files of node documents by host, instead of O(documents).", type: dict}
   hosts: {description: "Hosts to render; all that have a document where left out.", type: list, elements: str}
   dest: {description: "Directory on the controller that receives the files.", type: path}
   fail_on_block: {description: "Whether a finding that blocks a launch fails the task.", type: bool, default: true}

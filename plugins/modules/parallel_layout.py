@@ -17,13 +17,21 @@ options:
   documents_dir:
     description: Directory with one node document per host, accepted or observed.
     type: path
+  document_files:
+    description: Node documents by host, instead of a directory.
+    type: dict
+  fabric:
+    description:
+      - The fabric block (docs/fabric.md). With it, the NIC of each rank is the one that the NCCL environment names,
+        overrides included.
+    type: dict
   hosts:
     description: Host names in rank order; the first is the master. Without it, documents are in natural order.
     type: list
     elements: str
   hardware_class:
     description:
-      - Declared hardware, used where there are no documents.
+      - Declared hardware, used for hosts without a document.
       - Keys are C(gpu), C(gpus_per_host), and optionally C(gpu_memory_gib), C(nic_gbps_per_gpu), C(host_memory_gib),
         C(gpu_bdfs), C(hcas), C(leafs) (host name to leaf switch), C(unlisted_gpu_ok).
     type: dict

@@ -2,10 +2,12 @@
 
 DOCUMENTATION = r"""
 module: plan_documents
-short_description: Choose the directory of node documents that a plan is made from
+short_description: Choose the node documents that a plan is made from
 description:
-  - Returns the first directory that holds node documents; fails where it lacks one of a host that is planned with.
-  - Without any, example documents are taken where there is one for every host. A plan made from them never launches.
+  - For each host, the document in the first directory that holds one is taken; the message says where each comes from.
+  - Hosts without any are named; the declared hardware class stands in for them.
+  - Without a document of any host, example documents are taken where there is one for every host. A plan made from them
+    never launches.
 options:
   directories: {description: "Directories to try, best first.", type: list, elements: path, required: true}
   examples: {description: Directory of example documents., type: path}
@@ -21,5 +23,7 @@ EXAMPLES = r"""
   run_once: true
 """
 RETURN = r"""
-directory: {description: The chosen directory; empty if none holds a document., returned: success, type: str}
+files: {description: The chosen document of each host., returned: success, type: dict}
+hosts: {description: Hosts that have one, in the order given., returned: success, type: list, elements: str}
+declared: {description: Hosts that have none., returned: success, type: list, elements: str}
 """

@@ -1,9 +1,14 @@
 """The action `rackweave.cluster.parallel_layout`: arguments in, plan.json out, refusals as a failed result."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from rackweave.fabric.hca_list import parse_hca_list
 from rackweave.run.plan_file import parse_plan
+
+from tests.support.documents import EXAMPLES, ROCE, fleet
 
 CLASS = {"gpu": "H100", "gpus_per_host": 8}
 HOSTS = ["gpu03", "gpu01", "gpu02", "gpu04"]
@@ -83,3 +88,80 @@ def test_a_host_without_a_document_is_named(run_action, tmp_path):
     result = layout(run_action, documents_dir=str(tmp_path), hosts=["n1", "n9"])
     assert result["failed"] is True
     assert "n9" in result["msg"]
+
+
+def first_hca(nodes, bdf):
+    return next(f"{nic.device}:{nic.ports[0].port}" for nic in nodes[0].nics if nic.bdf == bdf)
+
+
+def overridden(nodes):
+    """Two compute NICs, in another order than the evidence would give."""
+    bdfs = [nic.bdf for nic in nodes[0].nics if any((port.rate_gbps or 0) >= 400 for port in nic.ports)]
+    return [bdfs[5], bdfs[1]]
+
+
+@pytest.mark.parametrize("how", ["nothing", "nics", "host", "variable"])
+def test_the_nic_of_each_rank_is_one_that_its_nccl_environment_names(run_action, how):
+    nodes = fleet(2)
+    fabric = {key: value for key, value in ROCE.items() if key != "rail_subnets"}
+    use = overridden(nodes)
+    if how == "nics":
+        fabric["nics"] = {"use": use}
+    elif how == "host":
+        fabric["hosts"] = {"hgx-02": {"nics": {"use": use}}}
+    elif how == "variable":
+        fabric["variables"] = {"NCCL_IB_HCA": "=" + ",".join(first_hca(nodes, bdf) for bdf in use)}
+    documents = {node.host: node.as_dict() for node in nodes}
+    environments = run_action(
+        "nccl_environment", documents=documents, fabric=fabric, nccl_version="2.22.3", fail_on_block=False
+    )["environments"]
+    rows = planned(run_action, nodes, fabric)
+    for host, variables in environments.items():
+        listed = [f"{entry.name}:{entry.port}" for entry in parse_hca_list(variables["NCCL_IB_HCA"]).entries]
+        used = [row["hca"] for row in rows if row["host"] == host]
+        assert set(used) == set(listed)
+        if how in ("nics", "variable"):
+            assert len(listed) == 2
+
+
+def planned(run_action, nodes, fabric):
+    with TemporaryDirectory() as directory:
+        files = {}
+        for node in nodes:
+            files[node.host] = str(Path(directory) / f"{node.host}.json")
+            Path(files[node.host]).write_text(json.dumps(node.as_dict()))
+        hosts = [node.host for node in nodes]
+        result = run_action(
+            "parallel_layout", model="llama3-8b", document_files=files, hosts=hosts, fabric=fabric,
+            tensor_parallel_size=8,
+        )  # fmt: skip
+    assert not result.get("failed"), result["msg"]
+    return result["layout"]["ranks"]
+
+
+def test_a_wrong_override_is_one_sentence_of_the_layout(run_action):
+    files = {"trn01": str(EXAMPLES / "prod-8hca/trn01.json")}
+    fabric = {**ROCE, "nics": {"use": ["0000:ff:00.0"]}}
+    result = run_action("parallel_layout", model="llama3-8b", document_files=files, hosts=["trn01"], fabric=fabric)
+    assert result["failed"]
+    assert "0000:ff:00.0" in result["msg"]
+
+
+def test_a_declared_host_stands_beside_hosts_with_documents(run_action):
+    files = {host: str(EXAMPLES / f"prod-8hca/{host}.json") for host in ("trn01", "trn02")}
+    result = layout(run_action, model="llama3-8b", document_files=files, hosts=["trn02", "new9", "trn01"])
+    assert not result.get("failed"), result.get("msg")
+    plan = result["layout"]
+    assert plan["origin"] == "declared"
+    assert plan["cluster"]["source"] == "documents; declared: new9"
+    assert [plan["ranks"][rank]["host"] for rank in (0, 8, 16)] == ["trn02", "new9", "trn01"]
+    assert plan["ranks"][8]["gpu_bdf"] is None
+    assert plan["ranks"][0]["gpu_bdf"]
+
+
+def test_a_declared_host_of_another_kind_is_refused(run_action):
+    files = {"trn01": str(EXAMPLES / "prod-8hca/trn01.json")}
+    other = {"gpu": "A100-80GB", "gpus_per_host": 8}
+    result = layout(run_action, document_files=files, hosts=["trn01", "new9"], hardware_class=other)
+    assert result["failed"]
+    assert "declared as A100" in result["msg"]

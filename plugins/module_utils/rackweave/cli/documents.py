@@ -16,8 +16,17 @@ def load_documents(directory: Path) -> list[NodeDocument]:
     Raises:
         DocumentError: if a file is no JSON, follows another schema, or bears another name than its host.
     """
+    return load_files({path.stem: path for path in sorted(directory.glob("*.json"))})
+
+
+def load_files(files: Mapping[str, Path]) -> list[NodeDocument]:
+    """Return the documents of files by host, in the order given.
+
+    Raises:
+        DocumentError: as `load_documents` does.
+    """
     documents = []
-    for path in sorted(directory.glob("*.json")):
+    for host, path in files.items():
         try:
             document = read_document(json.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
@@ -26,7 +35,7 @@ def load_documents(directory: Path) -> list[NodeDocument]:
             raise DocumentError(f"node document {path} is not JSON: {error}") from error
         except DocumentError as error:
             raise DocumentError(f"{path}: {error}") from error
-        if document.host != path.stem:
+        if document.host != host:
             raise DocumentError(
                 f"node document {path} describes {document.host}; it must be named {document.host}.json"
             )

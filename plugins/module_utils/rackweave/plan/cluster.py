@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import FabricError, PlanError
 from ..fabric.block import Fabric
-from ..fabric.rails import plan_rails
+from ..fabric.hca_list import parse_hca_list
+from ..fabric.rails import RailPlan, plan_rails
 from ..hardware.catalog import GIB, Gpu, find_gpu, gpu_named
 from ..hardware.document import NodeDocument, read_document
 from ..hardware.node import Nic
@@ -137,21 +138,33 @@ class Cluster:
 
     @classmethod
     def from_documents(
-        cls, documents: Iterable[NodeDocument | Mapping[str, Any]], order: Sequence[str] | None = None
+        cls,
+        documents: Iterable[NodeDocument | Mapping[str, Any]],
+        order: Sequence[str] | None = None,
+        fabric: Fabric | None = None,
+        hardware_class: Mapping[str, Any] | None = None,
     ) -> Cluster:
         """Build a cluster from node documents.
 
         Args:
             documents: parsed documents or mappings of them.
             order: host names in rank order; without it the order is natural (node2 before node10).
+            fabric: the network between the nodes; with it, each rank's NIC is the one its NCCL environment names,
+                the operator's overrides included.
+            hardware_class: stands in for the hosts of `order` that have no document (keys of `declared`).
 
         Raises:
             PlanError: if documents differ in GPUs, or a host of `order` has no document.
             DocumentError: if a mapping is not a node document.
+            FabricError: if the fabric's overrides do not fit a node, or a virtual machine's tree tells nothing.
         """
         parsed = [item if isinstance(item, NodeDocument) else read_document(item) for item in documents]
         if not parsed:
             raise PlanError("no node document was found; collect them, or declare a hardware class")
+        absent = [] if order is None else _absent(parsed, order)
+        if order is not None and absent and hardware_class is not None and len(absent) < len(order):
+            seen = cls.from_documents(parsed, [name for name in order if name not in absent], fabric)
+            return seen._with_declared(cls.declared(absent, hardware_class), order)
         chosen = _in_order(parsed, order)
         products = sorted({gpu.name or "unknown" for document in chosen for gpu in document.gpus})
         if len(products) > 1:
@@ -159,14 +172,36 @@ class Cluster:
         gpu = find_gpu(products[0]) if products else None
         memories = [gpu.memory_bytes for document in chosen for gpu in document.gpus if gpu.memory_bytes]
         host_memories = [document.memory_total_bytes for document in chosen if document.memory_total_bytes]
+        rails = [_rails_of(document, fabric) for document in chosen]
+        rates = [_nic_rate_per_gpu(document, fabric, plan) for document, plan in zip(chosen, rails)]
         return cls(
-            hosts=tuple(_host_of(document) for document in chosen),
+            hosts=tuple(_host_of(document, plan) for document, plan in zip(chosen, rails)),
             origin=_common_origin(chosen),
             source="documents",
             gpu=gpu,
             gpu_memory_bytes=min(memories) if memories else (gpu.memory_bytes if gpu else None),
-            nic_gbps_per_gpu=min(_nic_rate_per_gpu(document) for document in chosen) or (gpu.nic_gbps if gpu else None),
+            nic_gbps_per_gpu=min(rates) or (gpu.nic_gbps if gpu else None),
             host_memory_bytes=min(host_memories) if host_memories else None,
+        )
+
+    def _with_declared(self, declared: Cluster, order: Sequence[str]) -> Cluster:
+        """Return this cluster with declared hosts beside its own; the least of each quantity holds for all."""
+        if self.gpu is not None and declared.gpu is not None and self.gpu != declared.gpu:
+            raise PlanError(
+                f"{self.hosts[0].name} has {self.hosts[0].gpu_product}, but {declared.hosts[0].name}, which has no "
+                f"node document, is declared as {declared.hosts[0].gpu_product}; plan each kind on its own"
+            )
+        by_name = {host.name: host for host in (*self.hosts, *declared.hosts)}
+        return replace(
+            self,
+            hosts=tuple(by_name[name] for name in order),
+            origin=declared.origin,
+            source=f"documents; declared: {', '.join(host.name for host in declared.hosts)}",
+            gpu=self.gpu or declared.gpu,
+            gpu_memory_bytes=_least(self.gpu_memory_bytes, declared.gpu_memory_bytes),
+            nic_gbps_per_gpu=_least(self.nic_gbps_per_gpu, declared.nic_gbps_per_gpu),
+            host_memory_bytes=_least(self.host_memory_bytes, declared.host_memory_bytes),
+            assumed=declared.assumed,
         )
 
 
@@ -251,13 +286,26 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
+_Quantity = TypeVar("_Quantity", int, float)
+
+
+def _least(first: _Quantity | None, second: _Quantity | None) -> _Quantity | None:
+    known = [value for value in (first, second) if value is not None]
+    return min(known) if known else None
+
+
+def _absent(documents: Iterable[NodeDocument], order: Sequence[str]) -> list[str]:
+    known = {document.host for document in documents}
+    return [name for name in order if name not in known]
+
+
 def _in_order(documents: list[NodeDocument], order: Sequence[str] | None) -> list[NodeDocument]:
     by_host = {document.host: document for document in documents}
     if len(by_host) < len(documents):
         raise PlanError("two node documents name the same host")
     if order is None:
         return [by_host[name] for name in sorted(by_host, key=natural_key)]
-    missing = [name for name in order if name not in by_host]
+    missing = _absent(documents, order)
     if missing:
         raise PlanError(f"no node document for {', '.join(missing)}; collect it first")
     return [by_host[name] for name in order]
@@ -269,10 +317,10 @@ def _common_origin(documents: Iterable[NodeDocument]) -> str:
     return next(origin for origin in ("example", "simulated", "measured") if origin in found)
 
 
-def _host_of(document: NodeDocument) -> Host:
-    hcas = _hcas_by_gpu(document)
+def _host_of(document: NodeDocument, rails: RailPlan | None) -> Host:
     slots = tuple(
-        GpuSlot(gpu.index, gpu.bdf, hcas.get(gpu.index)) for gpu in sorted(document.gpus, key=lambda gpu: gpu.index)
+        GpuSlot(gpu.index, gpu.bdf, rails.hca_of_gpu(gpu.index) if rails else None)
+        for gpu in sorted(document.gpus, key=lambda gpu: gpu.index)
     )
     return Host(document.host, slots, document.gpus[0].name if document.gpus else None)
 
@@ -282,20 +330,36 @@ def _fabric_nics(document: NodeDocument) -> list[Nic]:
     return [nic for nic in document.nics if not nic.virtual_function and any(port.rate_gbps for port in nic.ports)]
 
 
-def _nic_rate_per_gpu(document: NodeDocument) -> float:
-    """Return the network rate that one GPU can count on, in Gb/s: the fastest kind of NIC, shared by all GPUs."""
-    rates = [max(port.rate_gbps or 0.0 for port in nic.ports) for nic in _fabric_nics(document)]
-    if not rates or not document.gpus:
+def _nic_rate_per_gpu(document: NodeDocument, fabric: Fabric | None, rails: RailPlan | None) -> float:
+    """Return the network rate that one GPU can count on, in Gb/s: that of its rails where the fabric is known.
+
+    Otherwise the fastest kind of NIC counts, shared by all GPUs.
+    """
+    if not document.gpus:
         return 0.0
-    fastest = max(rates)
+    if fabric is not None and rails is not None:
+        return sum(rail.rate_gbps for rail in rails.rails) / len(document.gpus)
+    rates = [max(port.rate_gbps or 0.0 for port in nic.ports) for nic in _fabric_nics(document)]
+    fastest = max(rates, default=0.0)
     return sum(rate for rate in rates if rate == fastest) / len(document.gpus)
 
 
-def _hcas_by_gpu(document: NodeDocument) -> dict[int, str | None]:
-    """Return the RDMA device (with port) of each GPU's rail, as the NCCL environment chooses it; {} where unknown."""
+def _rails_of(document: NodeDocument, fabric: Fabric | None) -> RailPlan | None:
+    """Return the rails that the NCCL environment follows; None on plain Ethernet, or where nothing can be told."""
+    if fabric is not None:
+        return None if fabric.kind == "ethernet" else plan_rails(_with_listed_nics(document, fabric), fabric)
     layers = {port.link_layer for nic in document.nics for port in nic.ports}
     try:
-        rails = plan_rails(document, Fabric("infiniband" if layers == {"InfiniBand"} else "roce"))
+        return plan_rails(document, Fabric("infiniband" if layers == {"InfiniBand"} else "roce"))
     except FabricError:
-        return {}
-    return {gpu.index: rails.hca_of_gpu(gpu.index) for gpu in document.gpus}
+        return None
+
+
+def _with_listed_nics(document: NodeDocument, fabric: Fabric) -> NodeDocument:
+    """Leave out the NICs that the operator's own NCCL_IB_HCA does not select."""
+    text = dict(fabric.variables).get("NCCL_IB_HCA")
+    if text is None:
+        return document
+    listed = parse_hca_list(text)
+    chosen = [nic for nic in document.nics if any(listed.selects(nic.device, port.port) for port in nic.ports)]
+    return replace(document, nics=tuple(chosen))

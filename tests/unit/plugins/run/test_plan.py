@@ -34,21 +34,30 @@ def documents(run_action, tmp_path):
 
 
 def test_accepted_documents_come_before_observed_ones(documents, tmp_path):
-    assert documents(["a"], accepted=["a"], observed=["a"])["directory"] == str(tmp_path / "accepted")
+    result = documents(["a"], accepted=["a"], observed=["a"])
+    assert result["files"] == {"a": str(tmp_path / "accepted/a.json")}
+    assert result["msg"] == f"node documents: {tmp_path / 'accepted'}"
 
 
-def test_documents_of_some_hosts_only_are_refused_by_name(documents):
-    result = documents(["a", "b"], accepted=["a"])
-    assert result["failed"]
-    assert "but none of b" in result["msg"]
+def test_each_host_has_its_own_best_document_and_the_sentence_says_so(documents, tmp_path):
+    result = documents(["a", "b", "c"], accepted=["b"], observed=["a", "b"])
+    assert result["files"] == {"a": str(tmp_path / "observed/a.json"), "b": str(tmp_path / "accepted/b.json")}
+    assert (result["hosts"], result["declared"]) == (["a", "b"], ["c"])
+    assert f"{tmp_path / 'observed'} (a), {tmp_path / 'accepted'} (b); none of c: the declared" in result["msg"]
 
 
 def test_without_documents_the_examples_stand_in(documents, tmp_path):
-    assert documents(["a"], examples="shown", shown=["a"])["directory"] == str(tmp_path / "shown")
+    result = documents(["a"], examples="shown", shown=["a"])
+    assert result["files"] == {"a": str(tmp_path / "shown/a.json")}
+    assert result["msg"].startswith("example documents")
 
 
-def test_examples_of_other_hosts_are_no_documents(documents):
-    assert documents(["a", "b"], examples="shown", shown=["a"])["directory"] == ""
+def test_examples_of_some_hosts_are_no_documents(documents):
+    assert documents(["a", "b"], examples="shown", shown=["a"])["files"] == {}
+
+
+def test_examples_are_not_mixed_with_real_documents(documents):
+    assert documents(["a", "b"], examples="shown", shown=["a", "b"], accepted=["a"])["declared"] == ["b"]
 
 
 @pytest.fixture
