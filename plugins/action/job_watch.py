@@ -66,7 +66,8 @@ class ActionModule(ActionBase):
             report = self._write_down(conclusion)
         except (RackweaveError, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
-        return {**result, **answer(conclusion), "report": report, "changed": True}
+        failed = not conclusion.end.ok and args["until"] == "job"
+        return {**result, **answer(conclusion), "failed": failed, "report": report, "changed": True}
 
     def _call(self, module, arguments):
         """Run a module on the submit host; wait for a host that cannot be reached, since the job does not need us."""
@@ -136,7 +137,6 @@ def answer(conclusion):
     losses = evaluations or [point.loss for point in progress.steps if point.loss is not None]
     reference = reference_loss(conclusion.data)
     return {
-        "failed": not conclusion.end.ok,
         "msg": document["sentence"],
         "diagnosis_class": document["diagnosis_class"],
         "first_action": document["first_action"],

@@ -30,7 +30,9 @@ options:
   silent_hosts: {description: "Nodes that gave no evidence, and why.", type: dict, default: {}}
   unreachable_s: {description: Seconds to wait for a submit host that does not answer., type: float, default: 600.0}
   until:
-    description: Whether to follow the job to its end, or to return after each attempt that the job follows by another.
+    description:
+      - Whether to follow the job to its end and fail where it failed, or to return after each attempt, also one that the
+        job follows by another, and leave it to the caller what a failure means.
     type: str
     choices: [job, attempt]
     default: job
@@ -57,7 +59,11 @@ first_action: {description: What to do first., returned: always, type: str}
 evidence: {description: First lines; all are in C(verdict.json)., returned: always, type: list, elements: str}
 job_id: {description: The job., returned: always, type: str}
 job_live: {description: Whether the job goes on., returned: always, type: bool}
-ended: {description: "Attempts judged so far: document, started, requeued.", returned: always, type: list, elements: dict}
+ended:
+  description: Attempts judged so far, each with its verdict C(document), when it C(started), and C(requeued).
+  returned: always
+  type: list
+  elements: dict
 attempt: {description: Its last attempt., returned: always, type: str}
 first_step: {description: First step of that attempt., returned: always, type: int}
 last_step: {description: Last step of that attempt., returned: always, type: int}
