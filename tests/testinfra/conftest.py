@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 import testinfra
+import yaml
 
 from tests.support import lab as support
 
@@ -19,13 +22,23 @@ CONNECTION = {
     "train_user": "training_job_user",
     "venv": "training_job_venv",
     "shared": "training_job_shared_dir",
+    "plans": "rackweave_state_dir ~ '/plan'",
     "documents": "rackweave_state_dir ~ '/observed'",
     "submit_host": "training_job_submit_host",
+    "slurm_manage": "slurm_manage | default(true)",
+    "memlock": "node_base_memlock | default('unlimited')",
+    "time_sync": "node_base_time_sync_enabled | default(true)",
+    "exporter": "monitoring_node_exporter_enabled | default(false)",
+    "exporter_port": "monitoring_node_exporter_port | default(9100)",
+    "requirements": "trainer_runtime_packages | default([])",
 }
+CONTAINERS = ("container", "docker", "lxc", "lxc-libvirt", "oci", "podman", "systemd-nspawn")
 
 
 def pytest_addoption(parser):
     parser.addoption("--inventory", default=LAB, help="inventory whose nodes are checked")
+    parser.addoption("--as-it-is", action="store_true", help="check the lab without starting or provisioning it before")
+    parser.addoption("--hardware-root", default="/", help="root of the sysfs and procfs of simulated hardware on nodes")
 
 
 def pytest_collection_modifyitems(items):
@@ -47,7 +60,7 @@ def pytest_generate_tests(metafunc):
 def variables(request):
     """Return host to the templated variables that tests need."""
     inventory = request.config.getoption("--inventory")
-    if inventory == LAB:
+    if inventory == LAB and not request.config.getoption("--as-it-is"):
         request.getfixturevalue("lab")
     names = ", ".join(f"'{key}': {value}" for key, value in CONNECTION.items())
     command = [
@@ -74,25 +87,102 @@ def parse(line):
     return head.split(" | ")[0].strip(), json.loads(body)["msg"]
 
 
-def connect(name, variables):
-    entry = variables[name]
-    user = f"{entry['user']}@" if entry["user"] else ""
-    sudo = "" if entry["user"] == "root" else "&sudo=true"
-    key = f"&ssh_identity_file={entry['key']}" if entry["key"] else ""
-    address = f"ssh://{user}{entry['address']}?timeout=30{key}{sudo}"
-    return testinfra.get_host(address, ssh_extra_args=entry["arguments"])
+@pytest.fixture(scope="session")
+def connect(variables, tmp_path_factory):
+    """Return a function from host name to connection; commands of one host share one ssh connection."""
+    sockets, hosts = tmp_path_factory.mktemp("ssh"), {}
+
+    def connection(name):
+        if name not in hosts:
+            entry = variables[name]
+            user = f"{entry['user']}@" if entry["user"] else ""
+            sudo = "" if entry["user"] == "root" else "&sudo=true"
+            key = f"&ssh_identity_file={entry['key']}" if entry["key"] else ""
+            address = f"ssh://{user}{entry['address']}?timeout=30{key}{sudo}"
+            share = f"-o ControlMaster=auto -o ControlPersist=60 -o ControlPath={sockets}/%C"
+            hosts[name] = testinfra.get_host(address, ssh_extra_args=f"{entry['arguments']} {share}")
+            hosts[name].inventory_name = name
+        return hosts[name]
+
+    return connection
 
 
 @pytest.fixture(scope="session")
-def node(request, variables):
-    return connect(request.param, variables)
+def node(request, connect):
+    return connect(request.param)
 
 
 @pytest.fixture(scope="session")
-def any_node(request, variables):
-    return connect(request.param, variables)
+def any_node(request, connect):
+    return connect(request.param)
 
 
 @pytest.fixture(scope="session")
-def controller(variables):
-    return connect(next(iter(variables.values()))["submit_host"], variables)
+def controller(variables, connect):
+    return connect(next(iter(variables.values()))["submit_host"])
+
+
+@pytest.fixture
+def entry(request, variables):
+    """Return the variables of the host that the test is about."""
+    name = "node" if "node" in request.fixturenames else "any_node"
+    return variables[request.getfixturevalue(name).inventory_name]
+
+
+@pytest.fixture
+def document(node, entry):
+    """Return the observed node document of the host."""
+    path = Path(entry["documents"]) / f"{node.inventory_name}.json"
+    if not path.exists():
+        pytest.skip(f"no document of {node.inventory_name} was observed; run playbooks/provision.yml")
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def in_container(request, entry):
+    name = "node" if "node" in request.fixturenames else "any_node"
+    return request.getfixturevalue(name).run("systemd-detect-virt --container").stdout.strip() in CONTAINERS
+
+
+@pytest.fixture(scope="session")
+def hardware_root(request):
+    return request.config.getoption("--hardware-root").rstrip("/")
+
+
+@pytest.fixture(scope="session")
+def steps(request, variables, controller):
+    """Return host to what a job step sees there, from one job on all idle nodes; a node with a job is not asked."""
+    hosts = support.inventory_hosts(request.config.getoption("--inventory"))["gpu_nodes"]
+    entry = next(iter(variables.values()))
+    shown = controller.check_output(f"sinfo --noheader --Node --format='%N %T' --nodes={','.join(hosts)}")
+    idle = sorted({line.split()[0] for line in shown.splitlines() if line.split()[1] == "idle"} & set(hosts))
+    if not idle:
+        return {}
+    code = base64.b64encode((Path(__file__).parent / "step_facts.py").read_bytes()).decode()
+    program = f'import base64; exec(base64.b64decode("{code}"))'
+    done = controller.run(
+        f"runuser -u {entry['train_user']} -- srun --chdir=/tmp --immediate=60 --exclusive --nodelist={','.join(idle)} "
+        f"--nodes={len(idle)} --ntasks-per-node=1 --no-kill "
+        f"/usr/bin/python3 -c '{program}' {entry['shared']} {entry['venv']}"
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert found, done.stderr
+    return {facts["host"]: facts for facts in found}
+
+
+@pytest.fixture
+def step(node, steps):
+    """Return what a job step sees on the node."""
+    if node.inventory_name not in steps:
+        pytest.skip(f"{node.inventory_name} is not idle, so no step of ours runs there")
+    return steps[node.inventory_name]
+
+
+@pytest.fixture(scope="session")
+def requirements(variables):
+    """Return package to version, as the trainer's environment is pinned."""
+    pins = next(iter(variables.values()))["requirements"]
+    if not pins:
+        defaults = support.ROOT / "roles/trainer_runtime/defaults/main.yml"
+        pins = yaml.safe_load(defaults.read_text())["trainer_runtime_packages"]
+    return dict(pin.split("==") for pin in pins if "==" in pin)

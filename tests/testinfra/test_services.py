@@ -1,0 +1,62 @@
+"""Units: running, started at boot, and in force as they are on disk."""
+
+import pytest
+
+
+def journal(host, unit):
+    return host.run(f"journalctl --no-pager --lines=30 --unit={unit}").stdout
+
+
+def units_of(host, variables):
+    """Return the units that a host of this kind needs."""
+    wanted = ["munge"]
+    if variables[host.inventory_name]["slurm_manage"]:
+        on_controller = host.run("systemctl cat slurmctld").rc == 0 and host.file("/etc/slurm/slurm.conf").exists
+        wanted.append("slurmctld" if on_controller else "slurmd")
+    return wanted
+
+
+def test_no_unit_has_failed(any_node):
+    failed = any_node.check_output("systemctl --failed --plain --no-legend | cut -d' ' -f1").split()
+    told = "\n".join(f"{unit}:\n{journal(any_node, unit)}" for unit in failed)
+    assert not failed, told
+
+
+def test_the_units_of_the_cluster_run(any_node, variables):
+    dead = [unit for unit in units_of(any_node, variables) if not any_node.service(unit).is_running]
+    assert dead == [], "\n".join(journal(any_node, unit) for unit in dead)
+
+
+def test_the_units_of_the_cluster_start_at_boot(any_node, variables):
+    assert [unit for unit in units_of(any_node, variables) if not any_node.service(unit).is_enabled] == []
+
+
+def test_slurmd_has_its_settings_file(node, entry):
+    if not entry["slurm_manage"]:
+        pytest.skip("this Slurm is not ours")
+    text = node.file("/etc/systemd/system/slurmd.service.d/rackweave.conf").content_string
+    assert "LimitMEMLOCK=infinity" in text
+    assert f"--conf-server {entry['submit_host']}" in text
+
+
+def test_the_units_in_force_are_those_on_disk(any_node, variables):
+    stale = {
+        unit: any_node.check_output(f"systemctl show {unit} --value --property=NeedDaemonReload")
+        for unit in units_of(any_node, variables)
+    }
+    assert "yes" not in stale.values(), stale
+
+
+def test_the_clock_is_kept_in_step(any_node, entry, in_container):
+    if in_container or not entry["time_sync"]:
+        pytest.skip("a container shares the clock of its host" if in_container else "not wanted by the inventory")
+    shown = any_node.check_output("timedatectl show --value --property=NTPSynchronized")
+    assert shown == "yes", journal(any_node, "chrony")
+
+
+def test_the_node_exporter_answers(node, entry):
+    if not entry["exporter"]:
+        pytest.skip("not wanted by the inventory")
+    address = f"http://127.0.0.1:{entry['exporter_port']}/metrics"
+    code = f"import urllib.request; print('node_load1' in urllib.request.urlopen('{address}').read().decode())"
+    assert node.run(f'python3 -c "{code}"').stdout.strip() == "True", journal(node, "prometheus-node-exporter")
