@@ -80,7 +80,6 @@ class _Rank:
     step: int = -1
     micro_batch: int = -1
     phase: str | None = None
-    order: int = 0
     sections: deque[float] = field(default_factory=lambda: deque(maxlen=64))
 
 
@@ -219,7 +218,6 @@ class Watchdog:
             self._markers.append(moment - state.time)
         if moved or not state.time:
             state.time = moment
-            state.order += 1
             if self._last_marker is None or moment > self._last_marker:
                 self._last_marker = moment
         state.phase = name
@@ -284,9 +282,7 @@ class Watchdog:
 
     def _behind(self) -> tuple[int, ...]:
         """Ranks whose markers stand behind all others: they did not come to the collective."""
-        places = {
-            rank: (state.step, state.micro_batch, state.order) for rank, state in self._ranks.items() if state.time
-        }
+        places = {rank: (state.step, state.micro_batch) for rank, state in self._ranks.items() if state.time}
         if len(places) < 2 or len(set(places.values())) < 2:
             return ()
         lowest = min(places.values())

@@ -1,4 +1,4 @@
-"""Which nodes of a job no longer reach each other, from what each one found when evidence was collected.
+"""Which ranks cannot run and which nodes no longer reach each other, from what was collected on the nodes.
 
 A cut between two nodes that are both alive shows nowhere else: each sees a silent peer, and every rank is a victim.
 """
@@ -8,11 +8,37 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..run.outcome import Blame
+from .collect import stopped_processes
 
 _FILE = re.compile(r"(?:^|/)evidence/(?P<host>[^/]+)/(?:\d+/)?peers\.txt$")
 _LINE = re.compile(r"^peer (?P<peer>\S+) (?P<state>answers|does not answer)")
+
+
+_PROCESSES = re.compile(r"(?:^|/)evidence/(?P<host>[^/]+)/(?:\d+/)?processes\.txt$")
+
+
+def standing_still(logs: Mapping[str, str], phases: Mapping[str, Mapping[str, Any]]) -> Blame | None:
+    """Name the ranks whose process is stopped by a signal (state T), by the process id in their phase files.
+
+    A process that waits in the kernel (D) is no proof: every rank does that for a moment while it reads or writes.
+    """
+    found: dict[int, str] = {}
+    for name, text in logs.items():
+        match = _PROCESSES.search(name)
+        stopped = {pid for pid, state in stopped_processes(text).items() if state == "T"} if match else set()
+        for phase in phases.values() if match else ():
+            if phase.get("host") == match["host"] and phase.get("pid") in stopped:  # type: ignore[index]
+                found[int(phase["rank"])] = match["host"]  # type: ignore[index]
+    if not found:
+        return None
+    ranks = tuple(sorted(found))
+    words = ", ".join(f"rank {rank} on {found[rank]}" for rank in ranks)
+    hosts = tuple(dict.fromkeys(found[rank] for rank in ranks))
+    lines = tuple(f"evidence/{found[rank]}/processes.txt: rank {rank} is in process state T" for rank in ranks)
+    return Blame("stopped", ranks, hosts, f"{words} stood still (process state T) while the others waited", lines)
 
 
 def peer_line(peer: str, answers: bool, detail: str) -> str:

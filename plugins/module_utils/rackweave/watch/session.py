@@ -1,6 +1,7 @@
 """One watch of a job, from the first look to the verdict. The world comes in as four functions, so it needs no mock.
 
-Order at a hang: say it, wait for the job's own time-outs, collect evidence, and only then stop the job, if allowed.
+Order at a hang: say it, collect evidence, name who is waited for, leave the job to its own time-outs for a while, and
+only then stop it, if allowed.
 Evidence lies on the nodes, which a session cannot reach: it returns what it wants, and the next one takes up the job.
 """
 
@@ -21,7 +22,7 @@ from .attempt_verdict import attempt_sources, verdict_document
 from .failing import Wanted, evidence_hosts, hang_blame, is_failing, named
 from .follow_health import Health
 from .progress import ProgressFinding
-from .reach import unreachable
+from .reach import standing_still, unreachable
 from .verdict import Verdict, diagnose
 
 HISTORY = 20  # earlier attempts whose curves a report shows
@@ -116,6 +117,7 @@ class Session:
         self.health: Health | None = None
         self.hang: ProgressFinding | None = None
         self.hang_at = 0.0
+        self.suspect: Blame | None = None
         self.stopped_for: Blame | None = None
         self.saved_logs: Mapping[str, str] = {}
         self.started = ""
@@ -185,7 +187,7 @@ class Session:
         self.data = documents["data"]
         self.started = documents["started"] or look["time"]
         self.health = Health(self.started, _predicted_step_s(self.plan))
-        self.hang, self._failing_at = None, None
+        self.hang, self.suspect, self._failing_at = None, None, None
 
     def _watch_failure(self, look: Mapping[str, Any]) -> None:
         """Name who began a failure as soon as that is sure, while the job still winds down, and ask for evidence."""
@@ -275,22 +277,28 @@ class Session:
             if finding.diagnosis_class == HANG:
                 self.hang, self.hang_at = finding, self.world.clock()
         if HANG not in self.health.standing:
-            self.hang = None
-        # Where evidence was collected already, an earlier watch has waited.
-        grace = 0.0 if self.follower.attempt in self.settings.collected else self.settings.hang_grace_s
-        if self.hang is not None and self.world.clock() - self.hang_at >= grace:
-            self._stop_hung_job(self.hang)
+            self.hang, self.suspect = None, None
+        if self.hang is None:
+            return
+        if self.suspect is None:
+            self._name_hung(self.hang)
+        if self.suspect is not None and self.world.clock() - self.hang_at >= self.settings.hang_grace_s:
+            self._stop_hung_job(self.suspect)
 
-    def _stop_hung_job(self, finding: ProgressFinding) -> None:
-        found = self._blame(self._look(ranks=True))
+    def _name_hung(self, finding: ProgressFinding) -> None:
+        """Say who the job waits for; what the nodes know of that is asked for first."""
+        look = self._look(ranks=True)
+        found = self._blame(look)
         if found.kind == "none":
             found = hang_blame(self.plan, finding)
         if self._want(found, "the job hangs"):
             return
         self.saved_logs = self._logs()
-        found = unreachable(self.saved_logs) or found
+        self.suspect = standing_still(self.saved_logs, look["phases"]) or unreachable(self.saved_logs) or found
+        self._name(self.suspect)
+
+    def _stop_hung_job(self, found: Blame) -> None:
         self.stopped_for = found
-        self._name(found)
         if not self.settings.stop_ok:
             self._say(
                 "the job hangs; stopping our own job is switched off (training_job_stop_ok), so it is left as it is"
@@ -317,7 +325,7 @@ class Session:
             logs = {**self._logs(), **self.saved_logs} if self.follower.attempt else {}
             blamed = self.stopped_for or self._blame(look)
             if blamed.kind in ("none", "hung"):
-                blamed = unreachable(logs) or blamed
+                blamed = standing_still(logs, look["phases"]) or unreachable(logs) or blamed
             self._name(blamed)
             if end.state not in ENDED_BY_OTHERS and self._want(blamed, "the job failed"):
                 return self.wanted  # type: ignore[return-value]

@@ -209,7 +209,7 @@ def test_evidence_is_asked_for_before_a_hung_job_is_stopped_and_only_once(watch,
     evidence.mkdir(parents=True)
     states = {"stacks": {"state": "timeout", "seconds": 8.0, "detail": "stopped after 8 s"}}
     (evidence / "collectors.json").write_text(json.dumps(states))
-    result, _ = watch(hang_grace_s=99, collect_hosts=1, collected=["1.0"], silent_hosts={"node-b": "no route to host"})
+    result, _ = watch(hang_grace_s=0, collect_hosts=1, collected=["1.0"], silent_hosts={"node-b": "no route to host"})
     assert "wanted" not in result
     assert result["state"] == "CANCELLED"
     verdict = json.loads((attempt / "verdict.json").read_text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackweave.watch.reach import peer_line, unreachable
+from rackweave.watch.reach import peer_line, standing_still, unreachable
 
 
 def _logs(**lost: list[str]) -> dict[str, str]:
@@ -33,3 +33,15 @@ def test_a_host_that_nobody_reaches_is_named_alone() -> None:
 
 def test_other_files_are_not_read_as_probes() -> None:
     assert unreachable({"logs/a/launch.log": "peer b does not answer (ping, 1 s)"}) is None
+
+
+def test_a_stopped_process_is_named_by_its_rank_and_one_that_waits_in_the_kernel_is_not() -> None:
+    listing = "7 1 Tl do_signal_stop 60 9000 python -m trainer\n8 1 D folio_wait 60 9000 python -m trainer"
+    phases = {
+        str(rank): {"rank": rank, "host": host, "pid": pid}
+        for rank, host, pid in ((0, "a", 7), (1, "a", 8), (4, "b", 7), (5, "b", 9))
+    }
+    found = standing_still({"evidence/b/processes.txt": listing}, phases)
+    assert found is not None
+    assert (found.kind, found.culprit, found.hosts) == ("stopped", "rank:4", ("b",))
+    assert standing_still({"evidence/c/processes.txt": listing}, phases) is None
