@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="watch one job and say what would be done; change nothing"
     )
     parser.add_argument("--json", action="store_true", help="print the journal's lines too, as they are written")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable for every playbook; may be repeated",
+    )
     parser.add_argument("--verbose", action="store_true", help="show what the playbooks print")
 
 
@@ -57,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     with memory.alone():
         screen.line(f"operating {arguments.run_name}; notices by {', '.join(notices.ways()) or 'nobody (none set up)'}")
         field = Field(
-            play=player(runner, checkout, inventory, screen),
+            play=player(runner, checkout, inventory, screen, variables_of(arguments.set)),
             write=memory.write,
             journal=memory.journal,
             plan=memory.plan,
@@ -67,6 +74,18 @@ def run(arguments: argparse.Namespace) -> int:
             sleep=time.sleep,
         )
         return Operation(field, OperationSettings(arguments.run_name, arguments.dry_run)).run()
+
+
+def variables_of(words: list[str]) -> dict[str, str]:
+    """Return the variables of ``--set``.
+
+    Raises:
+        DocumentError: for a word without a name or an equals sign.
+    """
+    for word in words:
+        if not word.partition("=")[0].isidentifier() or "=" not in word:
+            raise DocumentError(f"--set {word!r} must read NAME=VALUE")
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _silent(text: str) -> int:

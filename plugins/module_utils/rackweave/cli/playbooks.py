@@ -82,8 +82,10 @@ class Gathered:
         return False
 
 
-def player(runner: ModuleType, checkout: Path, inventory: Path, screen: Screen) -> Callable[..., Played]:
-    """Return the function that runs one of our playbooks."""
+def player(
+    runner: ModuleType, checkout: Path, inventory: Path, screen: Screen, common: Mapping[str, str]
+) -> Callable[..., Played]:
+    """Return the function that runs one of our playbooks; ``common`` are variables of all of them."""
 
     def play(name: str, variables: Mapping[str, Any], limit: str) -> Played:
         playbook = checkout / "playbooks" / f"{name}.yml"
@@ -96,7 +98,7 @@ def player(runner: ModuleType, checkout: Path, inventory: Path, screen: Screen) 
                 project_dir=str(checkout),
                 playbook=str(playbook),
                 inventory=str(inventory),
-                extravars=dict(variables),
+                extravars={**common, **variables},
                 limit=limit or None,
                 envvars=play_environment(checkout),
                 event_handler=gathered.take,

@@ -144,6 +144,13 @@ def test_a_second_operation_of_the_same_run_is_refused(operate, tmp_path, capsys
     assert "operated already" in capsys.readouterr().err
 
 
+def test_variables_reach_every_playbook_and_a_bad_one_is_one_sentence(operate, capsys):
+    done = operate(DONE, words=["--set", "training_job_steps=5"])
+    assert all(given["training_job_steps"] == "5" for name, given in done.runner.calls if "." not in name)
+    assert operate(DONE, words=["--set", "steps"]).code == 2
+    assert "must read NAME=VALUE" in capsys.readouterr().err
+
+
 def test_an_inventory_that_is_not_there_is_one_sentence(capsys):
     assert main(["operate", "demo", "--checkout", str(ROOT), "--inventory", "nowhere"]) == 2
     assert "does not exist" in capsys.readouterr().err
