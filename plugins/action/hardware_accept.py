@@ -7,12 +7,17 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.rackweave.cli.json_files import differences, stale_files, write_files
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
 from ..module_utils.rackweave.hardware.accept import accept_document
+from ..module_utils.rackweave.hardware.node import AcceptanceTests
 from .fleet_gate import by_host
 
 ARGUMENT_SPEC = {
     "observed_dir": {"type": "path", "required": True},
     "accepted_dir": {"type": "path", "required": True},
     "hosts": {"type": "list", "elements": "str", "required": True},
+    "tests": {
+        "type": "dict",
+        "options": {name: {"type": "str", "choices": ["pass", "pending"]} for name in ("node_test", "pair_test")},
+    },
 }
 
 
@@ -30,7 +35,8 @@ class ActionModule(ActionBase):
             missing = [host for host in args["hosts"] if host not in observed]
             if missing:
                 raise DocumentError(f"{', '.join(missing)}: not observed, so there is nothing to accept")
-            acceptances = [accept_document(observed[host], accepted.get(host)) for host in args["hosts"]]
+            tests = AcceptanceTests(**args["tests"]) if args["tests"] else None
+            acceptances = [accept_document(observed[host], accepted.get(host), tests) for host in args["hosts"]]
             stale = stale_files(args["accepted_dir"], {f"{it.host}.json": it.content for it in acceptances})
             diff = differences(args["accepted_dir"], stale)
             if stale and not self._task.check_mode:

@@ -11,6 +11,12 @@ options:
   observed_dir: {description: "Directory of observed documents.", type: path, required: true}
   accepted_dir: {description: "Directory of accepted documents.", type: path, required: true}
   hosts: {description: "Hosts to accept; files of others are left alone.", type: list, elements: str, required: true}
+  tests:
+    description: "How the nodes were just tested; the document says so. Else, what it said of equal hardware stays."
+    type: dict
+    suboptions:
+      node_test: {description: "Tests of the node alone.", type: str, choices: [pass, pending]}
+      pair_test: {description: "Tests together with another node.", type: str, choices: [pass, pending]}
 attributes:
   check_mode: {support: full, description: Says what would change.}
 author: Rackweave

@@ -1,4 +1,4 @@
-"""A node is replaced: the difference is named, Slurm and the plan follow, the waiting job runs; a lost GPU keeps it out.
+"""A node is replaced: the difference is named, Slurm and the plan follow, the waiting job runs; a lost GPU is refused.
 
 One module, in this order: each test finds the node as the one before left it.
 """

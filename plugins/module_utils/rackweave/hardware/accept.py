@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import DocumentError
 from .compact import document_text
 from .difference import Change, compare_documents, consequences
-from .node import NodeDocument
+from .node import AcceptanceTests, NodeDocument
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,13 @@ class Acceptance:
         }
 
 
-def accept_document(observed: NodeDocument, accepted: NodeDocument | None) -> Acceptance:
+def accept_document(
+    observed: NodeDocument, accepted: NodeDocument | None, tests: AcceptanceTests | None = None
+) -> Acceptance:
     """Return the baseline that the observed document makes.
+
+    Args:
+        tests: how the node was just tested; without it, what was known of the same hardware stays.
 
     Raises:
         DocumentError: for an example (it describes no machine), or a simulated document over a measured one.
@@ -40,6 +45,8 @@ def accept_document(observed: NodeDocument, accepted: NodeDocument | None) -> Ac
         raise DocumentError(f"the baseline is of {accepted.host}, the observed document of {observed.host}")
     if accepted is not None and accepted.origin == "measured" and observed.origin == "simulated":
         raise DocumentError(f"{observed.host}: a simulated document must not replace a measured baseline")
-    settled = observed.without_volatile()
     changes = () if accepted is None else compare_documents(accepted, observed)
+    if tests is None and accepted is not None and not changes:
+        tests = accepted.acceptance
+    settled = replace(observed.without_volatile(), acceptance=tests)
     return Acceptance(observed.host, document_text(settled), accepted is None, changes)

@@ -16,6 +16,7 @@ from .node import (
     GPU_SOURCES,
     ORIGINS,
     SCHEMA,
+    AcceptanceTests,
     Collection,
     Cpu,
     Gid,
@@ -80,6 +81,7 @@ def read_document(mapping: object) -> NodeDocument:
         nccl_plugins=None if row.get("nccl_plugins") is None else row.texts("nccl_plugins"),
         limits=row.row_or_empty("limits", _limits),
         collection=row.row_or_empty("collection", _collection),
+        acceptance=row.row("acceptance", _acceptance),
     )
     row.finish()
     _refuse_duplicates(document)
@@ -348,6 +350,11 @@ def _limits(row: Row) -> Limits:
         shm_bytes=row.whole("shm_bytes"),
         rdma_devices_opened=row.whole("rdma_devices_opened"),
     )
+
+
+def _acceptance(row: Row) -> AcceptanceTests:
+    node, pair = (row.required(key, row.choice(key, ("pass", "pending"))) for key in ("node_test", "pair_test"))
+    return AcceptanceTests(node, pair)
 
 
 def _collection(row: Row) -> Collection:

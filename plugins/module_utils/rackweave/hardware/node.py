@@ -215,6 +215,14 @@ class Collection:
 
 
 @dataclass(frozen=True)
+class AcceptanceTests:
+    """How the node was tested before it was accepted: each ``pass`` or ``pending``."""
+
+    node_test: str
+    pair_test: str
+
+
+@dataclass(frozen=True)
 class NodeDocument:
     """Everything Rackweave knows of one node."""
 
@@ -234,15 +242,19 @@ class NodeDocument:
     nccl_plugins: tuple[str, ...] | None = None
     limits: Limits = Limits()
     collection: Collection = Collection()
+    acceptance: AcceptanceTests | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Return the document as plain dictionaries and lists, in the order of the contract.
 
-        Unknown values of NICs and interfaces, the largest part, are left out instead of written as null.
+        Unknown values of NICs and interfaces, the largest part, are left out instead of written as null, and so is
+        the acceptance, which only accepted documents have.
         """
         ordered: dict[str, object] = {"schema": SCHEMA}
         for field in fields(self):
             value = _plain(getattr(self, field.name))
+            if field.name == "acceptance" and value is None:
+                continue
             if field.name == "memory_total_bytes":
                 ordered["memory"] = {"total_bytes": value}
             else:

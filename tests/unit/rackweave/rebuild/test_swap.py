@@ -1,8 +1,12 @@
 """What a swap changed, in words; what was lost keeps the node out; the acceptance run decides about the rest."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from rackweave.hardware.accept import accept_document
+from rackweave.hardware.document import read_document
+from rackweave.hardware.node import AcceptanceTests
 from rackweave.rebuild.swap import judge_acceptance, loss_words, losses, swap_report
 
 from tests.support.documents import reference, request, with_nic, with_port
@@ -110,3 +114,17 @@ def test_a_failed_pair_keeps_the_node_out():
 def test_a_node_that_was_not_tested_is_not_accepted(verdict):
     assert not judge_acceptance(accepted(verdict), "gpu02").passed
     assert not judge_acceptance({}, "gpu02").passed
+
+
+def test_the_baseline_says_that_the_pair_test_is_pending_and_keeps_saying_so():
+    tests = AcceptanceTests("pass", "pending")
+    first = read_document(json.loads(accept_document(reference(), None, tests).content))
+    assert first.acceptance == tests
+    again = accept_document(reference(), first)
+    assert read_document(json.loads(again.content)).acceptance == tests
+    other = accept_document(with_nic(reference(), "mlx5_3", firmware="1.2.3"), first)
+    assert read_document(json.loads(other.content)).acceptance is None
+
+
+def test_an_observed_document_has_no_acceptance():
+    assert "acceptance" not in reference().as_dict()
