@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.support.lab import STATE, play
+from tests.support.lab import ROOT, STATE, play
 from tests.support.swap import (
     OVERLAY,
     RUN,
@@ -28,6 +28,7 @@ LIMIT_S = 180
 KILLS_SEED = 6
 NODE = "gpu02"
 KILLS = STATE / "rebuild-kills.log"
+ACCEPTED = ROOT / "inventory/hardware/lab"
 RESERVATIONS = "scontrol --oneliner show reservation"
 DOCUMENT = f".state/lab/observed/{NODE}.json"
 
@@ -73,7 +74,7 @@ def swapped(lab):
     yield {"job": job, "host_key": host_key}
     lab.ssh("ctl", f"scancel --quiet --name=rackweave-{RUN}")
     restore(lab)
-    for path in (TREES, STATE / "plan" / RUN, STATE / "shared/runs" / RUN, STATE / "rebuild"):
+    for path in (ACCEPTED, TREES, STATE / "plan" / RUN, STATE / "shared/runs" / RUN, STATE / "rebuild"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -110,6 +111,8 @@ def test_a_replaced_node_comes_back_with_the_difference_named(lab, swapped):
     assert "GLOO_SOCKET_IFNAME=eth0" in (STATE / "plan" / RUN / "nccl/gpu01.conf").read_text()
     assert "NodeName=gpu[01-02] Name=gpu File=/dev/nvidia[0-3]" in lab.ssh("ctl", "cat /etc/slurm/gres.conf")
     wait_for(lambda: job_state(lab, swapped["job"]), "RUNNING None")
+    accepted = json.loads((ACCEPTED / f"{NODE}.json").read_text())
+    assert accepted["acceptance"]["node_test"] == "pass"
     nothing_of_ours_is_left(lab)
 
 
