@@ -30,7 +30,10 @@ class ActionModule(ActionBase):
         # Where facts are not injected as variables, they are found among the facts only.
         facts = {**((task_vars or {}).get("ansible_facts") or {}), **(task_vars or {})}
         try:
-            pending = gate.pending_entries(args["role"], args["changes"], disruptive_ok=not args["held_back"])
+            why = "" if args["skipped"] else args["reason"]
+            pending = gate.pending_entries(
+                args["role"], args["changes"], disruptive_ok=not args["held_back"], reason=why
+            )
             skipped = gate.guarded(args["role"], args["skipped"], args["reason"]) if args["skipped"] else []
         except ProvisionError as exc:
             return {**result, "failed": True, "msg": str(exc)}

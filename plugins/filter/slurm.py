@@ -7,6 +7,8 @@ import hashlib
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.slurm.accounting import Accounting, database_statements
+from ..module_utils.rackweave.slurm.accounting import slurmdbd_conf as conf_text
 from ..module_utils.rackweave.slurm.hostlist import compress
 from ..module_utils.rackweave.slurm.munge import KeyState, decide_key, decode_key
 
@@ -29,8 +31,42 @@ def munge_key_decision(states, controller, given="", rotate_ok=False):
     return {"action": decision.action, "host": decision.host, "reason": decision.reason}
 
 
+def slurm_outside(nodes, waiting):
+    """Return what waits for nodes outside of a limited run, as the changes of ``provision_record``.
+
+    Args:
+        nodes: nodes outside of the run that owe a restart of slurmd.
+        waiting: keys of slurm.conf that a run over all nodes may add.
+    """
+    changes = {f"restart of slurmd on {compress(nodes)}": True} if nodes else {}
+    return {**changes, f"{', '.join(waiting)} of slurm.conf": True} if waiting else changes
+
+
+def slurmdbd_conf(settings):
+    """Return slurmdbd.conf for the mapping of :class:`Accounting`."""
+    return _plain(conf_text, settings)
+
+
+def slurm_database_statements(settings):
+    """Return the SQL that makes database and user."""
+    return _plain(database_statements, settings)
+
+
+def _plain(function, settings):
+    try:
+        return function(Accounting(**settings))
+    except RackweaveError as exc:
+        raise AnsibleFilterError(str(exc)) from exc
+
+
 class FilterModule:
     """Names of the filters."""
 
     def filters(self):
-        return {"munge_key_decision": munge_key_decision, "slurm_hostlist": compress}
+        return {
+            "munge_key_decision": munge_key_decision,
+            "slurm_database_statements": slurm_database_statements,
+            "slurm_hostlist": compress,
+            "slurm_outside": slurm_outside,
+            "slurmdbd_conf": slurmdbd_conf,
+        }

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Write Slurm's configuration files on the controller. The texts come from the action plugin of the same name."""
+"""Write Slurm's configuration files on the controller; their texts come from the action plugin of the same name."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.rackweave.slurm.change import config_change, is_ours
+from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.slurm.change import (
+    ACTIONS,
+    check_jobs_survive,
+    config_change,
+    foreign_files,
+    settled,
+    with_left_alone,
+)
+from ..module_utils.rackweave.slurm.versions import version_pair
 
 DOCUMENTATION = r"""
 module: slurm_config
-short_description: Write slurm.conf, gres.conf and cgroup.conf from node documents
+short_description: Write Slurm's files from node documents
 description:
   - The action plugin of the same name runs on the Ansible controller. It reads the node documents of all hosts, those
     outside of C(--limit) included, and computes the texts; the module writes them on the Slurm controller.
   - What a change asks for is noted in O(mark) until somebody removes that file, so that a run that ends before it
     reconfigured or restarted Slurm leaves the duty to the next one.
-  - A slurm.conf that Rackweave did not write is never replaced unless O(adopt_ok); a copy of it is kept.
+  - A file that Rackweave did not write is never replaced unless O(adopt_ok); a copy of it is kept.
+  - A change that would lose jobs Slurm knows is refused while there are any.
+  - Programs that every node must have are not added to slurm.conf by a run that does not reach all nodes.
 options:
   documents_dir: {description: Directory on the Ansible controller with a document of every host., type: path}
   hosts: {description: All hosts that shall be in slurm.conf., type: list, elements: str}
@@ -30,11 +41,23 @@ options:
   cgroup: {description: Keys of cgroup.conf., type: dict, default: {}}
   partitions: {description: Name to keys of each partition., type: dict, default: {}}
   memory_margin_percent: {description: How far RealMemory stays below what nodes report., type: float, default: 2.0}
+  mem_spec_limit_mib: {description: Memory kept for the system in MiB; 0 for none., type: int, default: 0}
+  hooks: {description: Keys of slurm.conf that name programs on the nodes., type: dict, default: {}}
+  dbd_host: {description: Host of slurmdbd; empty for no accounting., type: str, default: ""}
+  topology: {description: Switches by name with nodes or switches below them., type: dict, default: {}}
+  topology_block_sizes: {description: Block sizes in nodes., type: list, elements: int, default: []}
+  topology_from_networks: {description: Take the groups from the documents., type: bool, default: false}
+  hosts_here: {description: Hosts that this run reaches; all of O(hosts) if not given., type: list, elements: str}
+  absent:
+    description: Hosts that this run does not reach; set by the action plugin.
+    type: list
+    elements: str
+    default: []
   version: {description: Slurm's version such as 22.05.8; empty if not known., type: str, default: ""}
   directory: {description: Where the files lie on the Slurm controller., type: path, default: /etc/slurm}
   mark: {description: File that holds the action that is due., type: path, default: /run/rackweave-slurm-due}
-  adopt_ok: {description: Replace a slurm.conf that is not ours., type: bool, default: false}
-  files: {description: Texts by file name; set by the action plugin., type: dict}
+  adopt_ok: {description: Replace files that are not ours., type: bool, default: false}
+  files: {description: Texts by file name, set by the action plugin; an empty one is removed., type: dict}
 attributes:
   check_mode: {support: full, description: Says what it would write.}
 author: Rackweave
@@ -48,18 +71,24 @@ EXAMPLES = r"""
     controller: ctl
 """
 RETURN = r"""
-action: {description: What is due (none, reconfigure, restart)., returned: success, type: str}
+action:
+  description: What is due (none, reconfigure, restart_controller, or restart, that of slurmctld and slurmd).
+  returned: success
+  type: str
 files_changed: {description: Names of the files that differ., returned: success, type: list, elements: str}
 keys_changed: {description: Keys of slurm.conf that differ., returned: success, type: list, elements: str}
-backup: {description: Copy of a slurm.conf that was adopted; null otherwise., returned: success, type: str}
+backups: {description: Copies of files that were adopted., returned: success, type: list, elements: str}
+waiting: {description: Keys that wait for a run over all nodes., returned: success, type: list, elements: str}
+nodes: {description: What each node must have by its document (for the scripts on it)., returned: success, type: dict}
 """
 SPEC = {
     "files": {"type": "dict", "required": True},
+    "absent": {"type": "list", "elements": "str", "default": []},
     "directory": {"type": "path", "default": "/etc/slurm"},
     "mark": {"type": "path", "default": "/run/rackweave-slurm-due"},
+    "version": {"type": "str", "default": ""},
     "adopt_ok": {"type": "bool", "default": False},
 }
-ACTIONS = ("none", "reconfigure", "restart")
 
 
 def read(path: Path) -> str:
@@ -67,6 +96,9 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
+    if not text:
+        path.unlink(missing_ok=True)
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w") as file:
         file.write(text)
@@ -80,26 +112,47 @@ def due_action(mark: Path, new: str) -> str:
     return max(left if left in ACTIONS else "none", new, key=ACTIONS.index)
 
 
+def known_jobs(module: AnsibleModule) -> int:
+    """Return how many jobs Slurm knows; none where no slurmctld answers."""
+    squeue = module.get_bin_path("squeue")
+    code, out, _ = module.run_command([squeue, "--noheader", "--states=all", "--format=%T"]) if squeue else (1, "", "")
+    over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+    return sum(state.strip() not in over for state in out.splitlines()) if code == 0 else 0
+
+
+def adopt(directory: Path, foreign: tuple[str, ...], old: dict[str, str]) -> list[str]:
+    """Keep a copy of every file that is about to be replaced."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    backups = [f"{directory}/{name}.before-rackweave-{stamp}" for name in foreign]
+    for name, backup in zip(foreign, backups):
+        write(Path(backup), old[name])
+    return backups
+
+
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    directory, new = Path(module.params["directory"]), module.params["files"]
-    old = {name: read(directory / name) for name in new}
-    backup = None
-    foreign = old["slurm.conf"] and not is_ours(old["slurm.conf"])
+    directory, mark = Path(module.params["directory"]), Path(module.params["mark"])
+    old = {name: read(directory / name) for name in module.params["files"]}
+    new, waiting = settled(old, module.params["files"], module.params["absent"])
+    foreign = foreign_files(old, new)
     if foreign and not module.params["adopt_ok"]:
+        paths = ", ".join(f"{directory}/{name}" for name in foreign)
         module.fail_json(
-            msg=f"{directory}/slurm.conf was not written by Rackweave and is left as it is: set slurm_manage to "
-            "false to work with this Slurm, or slurm_adopt_ok to replace the file (a copy is kept)"
+            msg=f"{paths} was not written by Rackweave and is left as it is: set slurm_manage to false to work with "
+            "this Slurm, or slurm_adopt_ok to replace the file (a copy is kept)"
         )
-    change = config_change(old, new)
-    mark = Path(module.params["mark"])
+    new = with_left_alone(old, new, foreign)
+    change = config_change(old, new, version_pair(module.params["version"]))
+    try:
+        check_jobs_survive(old, new, known_jobs(module) if change.files else 0)
+    except RackweaveError as exc:
+        module.fail_json(msg=str(exc))
     action = due_action(mark, change.action)
+    backups = []
     if change.files and not module.check_mode:
         write(mark, action)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if foreign:
-            backup = f"{directory}/slurm.conf.before-rackweave-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-            write(Path(backup), old["slurm.conf"])
+        backups = adopt(directory, foreign, old)
         for name in change.files:
             write(directory / name, new[name])
     module.exit_json(
@@ -107,7 +160,8 @@ def main() -> None:
         action=action,
         files_changed=list(change.files),
         keys_changed=list(change.keys),
-        backup=backup,
+        backups=backups,
+        waiting=list(waiting),
         diff=[
             {"before": old[name], "after": new[name], "before_header": name, "after_header": name}
             for name in change.files

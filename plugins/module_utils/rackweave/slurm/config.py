@@ -1,18 +1,22 @@
-"""slurm.conf, gres.conf and cgroup.conf as texts, from node documents and the settings of a site.
+"""slurm.conf, gres.conf, cgroup.conf and the topology file as texts, from node documents and the settings of a site.
 
 This is the only writer of these files; nothing edits them afterwards.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..errors import ProvisionError
 from ..hardware.node import NodeDocument
-from .hardware import GpuGroup, NodeShape, configured_memory_mib, node_shape, real_memory_mib
+from ..provision.inventory import expand_hosts
+from .hardware import GpuGroup, NodeShape, configured_memory_mib, memory_classes, node_shape, real_memory_mib
 from .hostlist import compress
 from .munge import SlurmError
+from .settings import check_name, check_word, merge
+from .topology import Topology, read_topology, topology_files, topology_from_networks, topology_plugin
+from .versions import Version, check_cgroup, check_parameters
 
 MARKER = "# Written by Rackweave from node documents; a change made here is lost at the next run."
 SITE_PARAMETERS: Mapping[str, str] = {
@@ -35,11 +39,13 @@ SITE_PARAMETERS: Mapping[str, str] = {
     "AccountingStorageType": "accounting_storage/none",
     # Otherwise the submit host's limit of locked memory reaches the job and RDMA registration fails.
     "PropagateResourceLimitsExcept": "MEMLOCK",
+    # The last resort behind the limits that the scripts keep themselves; Slurm's own default is to wait for ever.
+    "PrologEpilogTimeout": "120",
 }
-# Key: the first version that refuses it (slurmd ends with a fatal error).
-REMOVED_CGROUP_KEYS = {"CgroupAutomount": (23, 11), "CgroupReleaseAgentDir": (20, 2)}
-OWNED_KEYS = ("ClusterName", "SlurmctldHost", "NodeName", "PartitionName", "GresTypes")
-_KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
+# Programs that must be on every node before slurm.conf names them.
+HOOK_KEYS = ("Prolog", "Epilog", "HealthCheckProgram")
+OWNED_KEYS = ("ClusterName", "SlurmctldHost", "NodeName", "PartitionName", "GresTypes", "Include")
+LONGEST_CLUSTER_NAME = 40  # slurm.conf(5)
 
 
 class MissingDocumentsError(SlurmError):
@@ -58,6 +64,11 @@ class SlurmSite:
         cgroup: keys of cgroup.conf.
         partitions: name to further keys of the partition line.
         memory_margin_percent: how far RealMemory stays below what the nodes report.
+        mem_spec_limit_mib: memory kept for the system, not for jobs; 0 for none.
+        base: keys that roles add, below `parameters`: programs around jobs, accounting.
+        topology: groups of :func:`.topology.read_topology`; empty for none.
+        topology_block_sizes: block sizes in nodes; empty for a tree.
+        topology_from_networks: whether groups are taken from the documents where `topology` is empty.
         version: Slurm's version as a pair such as ``(22, 5)``; None if it is not known.
     """
 
@@ -68,12 +79,17 @@ class SlurmSite:
     cgroup: Mapping[str, object] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     memory_margin_percent: float = 2.0
-    version: tuple[int, int] | None = None
+    mem_spec_limit_mib: int = 0
+    base: Mapping[str, object] = field(default_factory=dict)
+    topology: Mapping[str, object] = field(default_factory=dict)
+    topology_block_sizes: tuple[int, ...] = ()
+    topology_from_networks: bool = False
+    version: Version = None
 
 
 @dataclass(frozen=True)
 class NodeLine:
-    """Nodes of one shape, and the least memory that any of them reports."""
+    """Nodes of one shape and about the same memory, and the least memory that any of them reports."""
 
     hosts: tuple[str, ...]
     shape: NodeShape
@@ -81,21 +97,43 @@ class NodeLine:
 
 
 def slurm_files(site: SlurmSite, documents: Sequence[NodeDocument]) -> dict[str, str]:
-    """Return the texts of slurm.conf, gres.conf and cgroup.conf by file name.
+    """Return the texts by file name; an empty one means that the file must not be there.
 
     Raises:
         SlurmError: if a host has no document, a document is an example, or a key cannot be set.
     """
+    _check_names(site)
     lines = node_lines(site, documents)
-    return {
-        "slurm.conf": _slurm_conf(site, lines),
+    topology = _topology(site, documents)
+    texts = {
+        "slurm.conf": _slurm_conf(site, lines, topology),
         "gres.conf": _gres_conf(lines),
         "cgroup.conf": _cgroup_conf(site),
+        **topology_files(topology, site.version),
     }
+    return {name: f"{MARKER}\n{text}" if text or name == "cgroup.conf" else "" for name, text in texts.items()}
+
+
+def _check_names(site: SlurmSite) -> None:
+    check_name("slurm_cluster_name", site.cluster_name)
+    if len(site.cluster_name) > LONGEST_CLUSTER_NAME:
+        raise SlurmError(
+            f"slurm_cluster_name has {len(site.cluster_name)} characters; Slurm takes {LONGEST_CLUSTER_NAME}"
+        )
+    check_name("slurm_controller_host", site.controller)
+    for host in site.hosts:
+        check_name("host", host)
+    twice = (
+        sorted({host for host in site.hosts if site.hosts.count(host) > 1})
+        if len(set(site.hosts)) < len(site.hosts)
+        else []
+    )
+    if twice:
+        raise SlurmError(f"slurm_nodes names {compress(twice)} more than once")
 
 
 def node_lines(site: SlurmSite, documents: Sequence[NodeDocument]) -> list[NodeLine]:
-    """Group the hosts of the site by the shape their documents show."""
+    """Group the hosts of the site by the shape and the memory that their documents show."""
     by_host = {document.host: document for document in documents}
     missing = [host for host in site.hosts if host not in by_host]
     if missing:
@@ -106,63 +144,76 @@ def node_lines(site: SlurmSite, documents: Sequence[NodeDocument]) -> list[NodeL
     examples = [host for host in site.hosts if by_host[host].origin == "example"]
     if examples:
         raise SlurmError(f"the documents of {compress(examples)} are examples: Slurm is configured from real ones only")
-    groups: dict[NodeShape, list[str]] = {}
+    groups: dict[NodeShape, list[tuple[str, int]]] = {}
     for host in site.hosts:
-        groups.setdefault(node_shape(by_host[host]), []).append(host)
+        groups.setdefault(node_shape(by_host[host]), []).append((host, real_memory_mib(by_host[host])))
     return [
-        NodeLine(tuple(hosts), shape, min(real_memory_mib(by_host[host]) for host in hosts))
-        for shape, hosts in groups.items()
+        NodeLine(hosts, shape, memory) for shape, members in groups.items() for hosts, memory in memory_classes(members)
     ]
 
 
-def _slurm_conf(site: SlurmSite, lines: Sequence[NodeLine]) -> str:
-    parameters = _parameters(site)
-    head = [MARKER, f"ClusterName={site.cluster_name}", f"SlurmctldHost={site.controller}"]
-    if any(line.shape.gpus for line in lines):
+def _topology(site: SlurmSite, documents: Sequence[NodeDocument]) -> Topology | None:
+    topology = read_topology(site.topology, site.hosts, site.topology_block_sizes)
+    if topology is None and site.topology_from_networks:
+        return topology_from_networks(site.hosts, documents)
+    return topology
+
+
+def _slurm_conf(site: SlurmSite, lines: Sequence[NodeLine], topology: Topology | None) -> str:
+    gpus = any(line.shape.gpus for line in lines)
+    parameters = _parameters(site, topology, gpus)
+    head = [f"ClusterName={site.cluster_name}", f"SlurmctldHost={site.controller}"]
+    if gpus:
         head.append("GresTypes=gpu")
     body = [f"{key}={value}" for key, value in sorted(parameters.items())]
-    nodes = [_node_line(line, site.memory_margin_percent) for line in lines]
+    nodes = [_node_line(line, site, parameters) for line in lines]
     return "\n".join([*head, *body, *nodes, *_partitions(site)]) + "\n"
 
 
-def _parameters(site: SlurmSite) -> dict[str, str]:
-    merged: dict[str, str] = dict(SITE_PARAMETERS)
-    names = {key.lower(): key for key in merged}
-    for key, value in site.parameters.items():
-        if not _KEY.match(key):
-            raise SlurmError(f"slurm_parameters: {key!r} is not a key of slurm.conf")
-        if key.lower() in {owned.lower() for owned in OWNED_KEYS}:
+def _parameters(site: SlurmSite, topology: Topology | None, gpus: bool) -> dict[str, str]:
+    owned = {key.lower() for key in OWNED_KEYS}
+    for key in site.parameters:
+        if str(key).lower() in owned:
             raise SlurmError(
                 f"slurm_parameters must not set {key}: it follows from the inventory and the node documents"
             )
-        text = _value("slurm_parameters", key, value)
-        known = names.get(key.lower(), key)  # slurm.conf does not care about case, and a key given twice is an error
-        names[key.lower()] = known
-        merged[known] = text
-    return {key: value for key, value in merged.items() if value != ""}
+    base = merge("slurm", SITE_PARAMETERS, {**site.base, "TopologyPlugin": topology_plugin(topology, site.version)})
+    parameters = merge("slurm_parameters", base, site.parameters)
+    check_parameters(parameters, site.version)
+    if gpus and parameters.get("AccountingStorageType") == "accounting_storage/slurmdbd":
+        parameters.setdefault("AccountingStorageTRES", "gres/gpu")
+    return parameters
 
 
-def _value(where: str, key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
-    text = str(value)
-    if "\n" in text:
-        raise SlurmError(f"{where}: the value of {key} has more than one line")
-    return text
-
-
-def _node_line(line: NodeLine, margin_percent: float) -> str:
-    shape = line.shape
+def _node_line(line: NodeLine, site: SlurmSite, parameters: Mapping[str, str]) -> str:
+    processors = line.shape.processors
+    memory = configured_memory_mib(line.memory_mib, site.memory_margin_percent)
     words = [
         f"NodeName={compress(line.hosts)}",
-        f"CPUs={shape.cpus} Sockets={shape.sockets} CoresPerSocket={shape.cores_per_socket}",
-        f"ThreadsPerCore={shape.threads_per_core} RealMemory={configured_memory_mib(line.memory_mib, margin_percent)}",
+        f"CPUs={processors.cpus} Sockets={processors.sockets} CoresPerSocket={processors.cores_per_socket}",
+        f"ThreadsPerCore={processors.threads_per_core} RealMemory={memory}",
     ]
-    if shape.gpus:
-        words.append(f"Gres={_gres(shape.gpus)}")
+    if site.mem_spec_limit_mib:
+        words.append(f"MemSpecLimit={_mem_spec_limit(line, site, memory, parameters)}")
+    if line.shape.gpus:
+        words.append(f"Gres={_gres(line.shape.gpus)}")
     return " ".join([*words, "State=UNKNOWN"])
+
+
+def _mem_spec_limit(line: NodeLine, site: SlurmSite, memory_mib: int, parameters: Mapping[str, str]) -> int:
+    """Return MemSpecLimit where it has an effect: slurm.conf(5) wants memory to be a consumable resource for it."""
+    limit, consumable = site.mem_spec_limit_mib, parameters.get("SelectTypeParameters", "")
+    if "memory" not in consumable.lower():
+        raise SlurmError(
+            f"slurm_mem_spec_limit_mib={limit} has no effect with SelectTypeParameters={consumable}: memory must be a "
+            "consumable resource, as with slurm_parameters: {SelectTypeParameters: CR_Core_Memory}"
+        )
+    if not 0 < limit < memory_mib:
+        raise SlurmError(
+            f"slurm_mem_spec_limit_mib={limit} must be above 0 and below RealMemory={memory_mib} of "
+            f"{compress(line.hosts)}"
+        )
+    return limit
 
 
 def _gres(groups: Sequence[GpuGroup]) -> str:
@@ -173,45 +224,53 @@ def _gres(groups: Sequence[GpuGroup]) -> str:
 
 
 def _partitions(site: SlurmSite) -> list[str]:
+    given = {
+        name: {str(key).lower(): value for key, value in (keys or {}).items()} for name, keys in site.partitions.items()
+    }
+    chosen = any("default" in keys for keys in given.values())
     lines = []
     for index, (name, keys) in enumerate(site.partitions.items()):
-        merged = {
-            "Nodes": "ALL",
-            "Default": "YES" if index == 0 else "NO",
-            "MaxTime": "INFINITE",
-            "State": "UP",
-            **keys,
-        }
-        words = (f"{key}={_value('slurm_partitions', key, value)}" for key, value in merged.items())
+        check_name("slurm_partitions: partition", str(name))
+        default = {} if chosen else {"Default": "YES" if index == 0 else "NO"}
+        merged = merge(
+            "slurm_partitions", {"Nodes": "ALL", **default, "MaxTime": "INFINITE", "State": "UP"}, keys or {}
+        )
+        merged["Nodes"] = _partition_nodes(site, name, merged.get("Nodes", "ALL"))
+        words = (f"{key}={check_word('slurm_partitions', key, value)}" for key, value in merged.items())
         lines.append(f"PartitionName={name} {' '.join(words)}")
     return lines
 
 
+def _partition_nodes(site: SlurmSite, name: str, text: str) -> str:
+    """Return the nodes of a partition as a host list; one that slurm.conf does not define would end slurmctld."""
+    if text.upper() == "ALL":
+        return "ALL"
+    try:
+        nodes = expand_hosts(text)
+    except ProvisionError as error:
+        raise SlurmError(f"slurm_partitions: Nodes of {name}: {error}") from error
+    unknown = sorted(set(nodes) - set(site.hosts))
+    if unknown:
+        raise SlurmError(f"slurm_partitions: {name} names {compress(unknown)}, which slurm_nodes does not")
+    return compress(nodes)
+
+
 def _gres_conf(lines: Sequence[NodeLine]) -> str:
     """Return gres.conf with explicit files: what Slurm is told is what the documents saw, and both can be compared."""
-    text = [MARKER, "AutoDetect=off"]
+    groups: dict[tuple[GpuGroup, ...], list[str]] = {}
     for line in lines:
-        for group in line.shape.gpus:
+        if line.shape.gpus:
+            groups.setdefault(line.shape.gpus, []).extend(line.hosts)
+    text = ["AutoDetect=off"]
+    for gpus, hosts in groups.items():
+        for group in gpus:
             kind = f" Type={group.type}" if group.type else ""
             cores = f" Cores={group.cores}" if group.cores else ""
-            text.append(f"NodeName={compress(line.hosts)} Name=gpu{kind} File={compress(group.files)}{cores}")
+            text.append(f"NodeName={compress(hosts)} Name=gpu{kind} File={compress(group.files)}{cores}")
     return "\n".join(text) + "\n"
 
 
 def _cgroup_conf(site: SlurmSite) -> str:
-    text = [MARKER]
-    for key, value in site.cgroup.items():
-        removed = REMOVED_CGROUP_KEYS.get(key)
-        if removed and site.version is not None and site.version >= removed:
-            raise SlurmError(
-                f"slurm_cgroup sets {key}, which Slurm {site.version[0]}.{site.version[1]:02d} refuses to start with "
-                f"(removed in {removed[0]}.{removed[1]:02d})"
-            )
-        text.append(f"{key}={_value('slurm_cgroup', key, value)}")
-    return "\n".join(text) + "\n"
-
-
-def version_pair(text: str) -> tuple[int, int] | None:
-    """Return ``(22, 5)`` for ``22.05.8``, ``slurm-wlm 22.05.8`` or a package version; None for an empty text."""
-    match = re.search(r"(\d+)\.(\d+)", text)
-    return (int(match.group(1)), int(match.group(2))) if match else None
+    settings = merge("slurm_cgroup", {}, site.cgroup)
+    check_cgroup(settings, site.version)
+    return "".join(f"{key}={value}\n" for key, value in settings.items())

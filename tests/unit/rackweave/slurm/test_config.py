@@ -1,33 +1,16 @@
 from dataclasses import replace
 
 import pytest
-from rackweave.hardware.node import Cpu, Gpu, NodeDocument, NumaNode, SlurmNode
-from rackweave.slurm.change import changed_keys, config_change, is_ours
-from rackweave.slurm.config import MARKER, SlurmSite, slurm_files, version_pair
+from rackweave.slurm.accounting import accounting_parameters
+from rackweave.slurm.change import config_change
+from rackweave.slurm.config import SlurmSite, slurm_files
 from rackweave.slurm.hardware import configured_memory_mib, gpu_type
 from rackweave.slurm.munge import SlurmError
+from rackweave.slurm.versions import version_pair
+
+from tests.support.slurm_nodes import h100_node
 
 SITE = SlurmSite("prod", "ctl01", ("gpu01", "gpu02"), partitions={"training": {}})
-
-
-def h100_node(host, memory_mib=2063937, gpus=8):
-    """A dual-socket node with 56 cores and two threads each; the kernel counts the second threads from 112 on."""
-    return NodeDocument(
-        host=host,
-        origin="measured",
-        cpu=Cpu(
-            sockets=2,
-            cores_per_socket=56,
-            threads_per_core=2,
-            logical=224,
-            numa_nodes=(NumaNode(0, "0-55,112-167"), NumaNode(1, "56-111,168-223")),
-        ),
-        slurm=SlurmNode(224, 1, 2, 56, 2, memory_mib),
-        gpus=tuple(
-            Gpu(index, name="NVIDIA H100 80GB HBM3", numa_node=index // 4, device_file=f"/dev/nvidia{index}")
-            for index in range(gpus)
-        ),
-    )
 
 
 DOCUMENTS = [h100_node("gpu01"), h100_node("gpu02", 2063900)]
@@ -141,14 +124,134 @@ def test_a_new_node_asks_for_a_restart_and_a_timeout_for_a_reconfigure():
     slower = slurm_files(replace(SITE, parameters={"SlurmdTimeout": 60}), DOCUMENTS)
     assert config_change(old, more).action == "restart"
     assert config_change(old, slower).action == "reconfigure"
-    assert config_change(old, old).action == "none"
-    assert changed_keys(old["slurm.conf"], slower["slurm.conf"]) == {"SlurmdTimeout"}
 
 
-def test_a_file_is_ours_by_its_first_line_only():
-    assert is_ours(slurm_files(SITE, DOCUMENTS)["slurm.conf"])
-    assert not is_ours("ClusterName=site\n" + MARKER + "\n")
-    assert not is_ours("")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("info # all of it", "'#'"),
+        ({"a": 1}, "is a mapping"),
+        ("info\rSlurmUser=root", "more than one line"),
+    ],
+)
+def test_a_value_that_slurm_would_read_otherwise_is_refused(value, said):
+    with pytest.raises(SlurmError, match=said):
+        slurm_files(replace(SITE, parameters={"SlurmctldDebug": value}), DOCUMENTS)
+
+
+def test_null_takes_a_key_away_like_an_empty_text():
+    text = slurm_files(replace(SITE, parameters={"JobCompType": None, "JobCompLoc": ""}), DOCUMENTS)["slurm.conf"]
+    assert "JobComp" not in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x" * 41, "a=b"])
+def test_a_cluster_name_that_slurm_refuses_is_refused(name):
+    with pytest.raises(SlurmError, match="slurm_cluster_name"):
+        slurm_files(replace(SITE, cluster_name=name), DOCUMENTS)
+
+
+def partition(keys, name="training"):
+    return line(slurm_files(replace(SITE, partitions={name: keys}), DOCUMENTS)["slurm.conf"], "PartitionName=")
+
+
+def test_a_partition_takes_nodes_as_list_or_text_and_keys_of_any_case():
+    assert "Nodes=gpu[01-02] " in partition({"nodes": ["gpu02", "gpu01"]})
+    assert "Nodes=gpu01 " in partition({"Nodes": "gpu[01]"})
+    assert partition({"default": "NO"}).count("efault=NO") == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"Nodes": "gpu[01-03]"}, "gpu03, which slurm_nodes does not"),
+        ({"Nodes": "gpu[01"}, "brackets"),
+        ({"AllowGroups": "a b"}, "has a space"),
+        ({"Max Time": 1}, "not a key"),
+    ],
+)
+def test_a_partition_that_would_end_slurmctld_is_refused(keys, said):
+    with pytest.raises(SlurmError, match=said):
+        partition(keys)
+
+
+@pytest.mark.parametrize("name", ["DEFAULT", "two words", ""])
+def test_a_partition_needs_a_name_of_its_own(name):
+    with pytest.raises(SlurmError, match="cannot be a name"):
+        partition({}, name)
+
+
+def test_only_one_partition_is_the_default():
+    partitions = {"short": {}, "long": {"Default": True}}
+    text = slurm_files(replace(SITE, partitions=partitions), DOCUMENTS)["slurm.conf"]
+    assert [row.split("Default=")[1:] for row in text.splitlines() if row.startswith("Part")] == [[], ["yes"]]
+
+
+def test_memory_for_the_system_needs_memory_to_be_consumable():
+    with pytest.raises(SlurmError, match="CR_Core_Memory"):
+        slurm_files(replace(SITE, mem_spec_limit_mib=16384), DOCUMENTS)
+    consumable = replace(SITE, mem_spec_limit_mib=16384, parameters={"SelectTypeParameters": "CR_Core_Memory"})
+    assert "MemSpecLimit=16384 Gres=" in line(slurm_files(consumable, DOCUMENTS)["slurm.conf"], "NodeName=")
+    with pytest.raises(SlurmError, match=r"below RealMemory=\d+ of gpu\[01-02\]"):
+        slurm_files(replace(consumable, mem_spec_limit_mib=4_000_000), DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "version", "known"),
+    [
+        ({"cgroupautomount": True}, (23, 11), False),
+        ({"ConstrainKmemSpace": False}, (24, 11), False),
+        ({"ConstrainKmemSpace": False}, (22, 5), True),
+        ({"CgroupPlugin": "disabled"}, (22, 5), False),
+        ({"CgroupPlugin": "disabled"}, (24, 11), True),
+        ({"EnableControllers": True}, (22, 5), False),
+        ({"SignalChildrenProcesses": True}, (23, 11), True),
+        ({"ConstrainDevices": True, "CgroupPlugin": "cgroup/v2"}, (24, 11), True),
+    ],
+)
+def test_cgroup_conf_has_only_what_this_version_starts_with(cgroup, version, known):
+    site = replace(SITE, cgroup=cgroup, version=version)
+    if known:
+        assert all(key in slurm_files(site, DOCUMENTS)["cgroup.conf"] for key in cgroup)
+    else:
+        with pytest.raises(SlurmError, match="slurm_cgroup sets"):
+            slurm_files(site, DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "version", "known"),
+    [
+        ("TopologyPlugin", "topology/flat", (24, 11), False),
+        ("TopologyPlugin", "topology/flat", (25, 5), True),
+        ("TopologyPlugin", "topology/none", (24, 11), False),
+        ("TopologyPlugin", "topology/default", (22, 5), False),
+        ("topologyplugin", "topology/block", (22, 5), False),
+        ("SelectType", "select/cons_res", (23, 11), False),
+        ("SelectType", "select/cons_res", (22, 5), True),
+    ],
+)
+def test_a_plugin_that_this_version_lacks_is_refused(key, value, version, known):
+    site = replace(SITE, parameters={key: value}, version=version)
+    if known:
+        assert f"={value}" in slurm_files(site, DOCUMENTS)["slurm.conf"]
+    else:
+        with pytest.raises(SlurmError, match=f"{key}={value}"):
+            slurm_files(site, DOCUMENTS)
+
+
+def test_a_flat_network_sets_no_topology_plugin_for_its_name_differs_between_versions():
+    for version in ((22, 5), (24, 11), (25, 5), None):
+        assert "TopologyPlugin" not in slurm_files(replace(SITE, version=version), DOCUMENTS)["slurm.conf"]
+
+
+def test_accounting_counts_gpus_where_there_are_any():
+    base = accounting_parameters("db01", enabled=True)
+    text = slurm_files(replace(SITE, base=base), DOCUMENTS)["slurm.conf"]
+    assert line(text, "AccountingStorageType") == "AccountingStorageType=accounting_storage/slurmdbd"
+    assert "AccountingStorageTRES=gres/gpu" in text
+    bare = [replace(document, gpus=()) for document in DOCUMENTS]
+    assert "AccountingStorageTRES" not in slurm_files(replace(SITE, base=base), bare)["slurm.conf"]
+    assert accounting_parameters("db01", enabled=False) == {}
 
 
 @pytest.mark.parametrize(
