@@ -28,7 +28,7 @@ RELAUNCH_S = 180
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of fault, how it shows (it ``ends`` the job, is ``said`` while the job goes on, or ``passes``), its limit.
+    """One kind of fault; it ``ends`` the job, is ``said`` while the job goes on, or ``passes``.
 
     ``named_s``: seconds from the fault to the culprit's name; None for a hang, whose limit counts from the last step.
     """
