@@ -6,6 +6,7 @@ and test_checkpoint_layouts.py.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -179,7 +180,7 @@ def _partition(filling: Filling, mesh: Mesh, mpu: DeepSpeedMpu, settings: dict[s
     for info in filling.infos:
         fill([info], filling.weights)
         if info.parameter is not first:
-            first.convert_to_zero_parameters(param_list=[info.parameter])
+            first.convert_to_zero_parameters(param_list=[info.parameter])  # type: ignore[attr-defined]
             continue
         holder = nn.ParameterList([first])
         deepspeed.zero.Init(
@@ -187,12 +188,23 @@ def _partition(filling: Filling, mesh: Mesh, mpu: DeepSpeedMpu, settings: dict[s
         )
 
 
+class _EagerAdamW(torch.optim.AdamW):
+    """AdamW whose step is not wrapped for compilers: the wrapper would load one, a second of every process."""
+
+    _plain_step = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Take a step; nothing here is compiled, and gradients through a step are not wanted."""
+        return self._plain_step(self, closure)
+
+
 def _adam(job: JobConfig, infos: Sequence[ParameterInfo], device: torch.device) -> torch.optim.AdamW:
     config = job.train.optimizer
     decayed = [info.parameter for info in infos if decays(info)]
     others = [info.parameter for info in infos if not decays(info)]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
+    return _EagerAdamW(
         [group for group in groups if group["params"]],
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),

@@ -25,9 +25,13 @@ def prepare_platform(cuda: bool) -> None:
         return
     torch.set_num_threads(1)
     _redirect_cuda_calls()
+    _spare_compiler()
     with _without_compiler():
         random = importlib.import_module("megatron.core.tensor_parallel.random")
         schedules = importlib.import_module("megatron.core.pipeline_parallel.schedules")
+        # DeepSpeed looks for this optimizer when it starts; its module compiles functions that nobody here calls.
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
     _use_cpu_random_states(random)
     schedules.__dict__["torch"] = _CpuZeros("torch")
     # DeepSpeed would build its shared-memory communication operator with a compiler on first use.
@@ -56,6 +60,14 @@ def _without_compiler() -> Iterator[None]:
         yield
     finally:
         torch.compile = original
+
+
+def _spare_compiler() -> None:
+    """Let functions that PyTorch hides from compilers run without loading one (a second of every process)."""
+    for function in (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad):
+        hidden = getattr(function, "__wrapped__", None)
+        if hidden is not None:
+            hidden.__dict__.setdefault("__dynamo_disable", hidden)
 
 
 def _use_cpu_random_states(random: Any) -> None:

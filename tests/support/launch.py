@@ -173,7 +173,9 @@ def _serve() -> None:
     from trainer.platform import prepare_platform
 
     prepare_platform(cuda=False)
+    # The compiler too: some paths load it on their first call, a second of every rank.
     import deepspeed  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     import trainer.deepspeed_engine
     import trainer.flat_engine

@@ -53,7 +53,9 @@ class Embedding(nn.Module):
         )
         self.position_embeddings: nn.Embedding | None = None
         if model.position_embedding == "learned":
-            self.position_embeddings = nn.Embedding(model.sequence_length, model.hidden_size, dtype=config.params_dtype)
+            # Its own first values would be drawn in vain (and would load the compiler, seconds per process).
+            values = torch.empty(model.sequence_length, model.hidden_size, dtype=config.params_dtype)
+            self.position_embeddings = nn.Embedding(*values.shape, _weight=values)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return (sequence, batch, hidden) for tokens (batch, sequence)."""
