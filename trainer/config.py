@@ -424,6 +424,8 @@ class TrainConfig:
     guard: GuardConfig = GuardConfig()
     weights: WeightsConfig | None = None
     lora: LoraConfig | None = None
+    offload_directory: str | None = None
+    """Directory on a local disk of each host, for optimizer states that the plan offloads to nvme."""
     memory_limit_gib: float | None = None
     """Cap on the memory of one rank: of its GPU, or on CPU of its writable private memory."""
 
@@ -433,8 +435,6 @@ class TrainConfig:
         require_choice("dtype", self.dtype, ("float32", "bfloat16", "float16"))
         require_choice("backend", self.backend, ("gloo", "nccl"))
         require_choice("engine", self.engine, ("deepspeed", "flat"))
-        if self.lora is not None and self.engine == "flat":
-            raise StopError("lora needs engine=deepspeed: the flat engine rewires linears that adapters replace")
         require_at_least(self, 1, "steps")
         if self.memory_limit_gib is not None and self.memory_limit_gib <= 0:
             raise StopError(f"memory_limit_gib={self.memory_limit_gib} must be above 0")
@@ -461,10 +461,28 @@ def read_job(attempt: Path) -> JobConfig:
         raise StopError(f"the attempt directory {attempt} does not exist")
     plan = parse(PlanConfig, read_json(attempt / "plan.json"), "plan.json")
     train = parse(TrainConfig, read_json(attempt / "train.json"), "train.json")
-    if train.lora is not None and plan.sizes.zero_stage == 0:
-        raise StopError("lora needs zero_stage >= 1: ZeRO 0 runs on the flat engine, which knows no adapters")
+    _check_engine(plan.sizes, train)
     if plan.run != train.run:
         raise StopError(f"plan.json is for the run {plan.run!r}, train.json for {train.run!r}")
     ds_file = attempt / "ds_config.json"
     deepspeed = read_json(ds_file) if ds_file.exists() else {}
     return JobConfig(attempt, plan, train, deepspeed)
+
+
+def _check_engine(sizes: SizesConfig, train: TrainConfig) -> None:
+    """Raise StopError if the engine cannot do what the plan asks of it."""
+    flat = train.engine == "flat" or sizes.zero_stage == 0
+    if train.lora is not None and flat and sizes.zero_stage == 3:
+        raise StopError(
+            "lora with engine=flat keeps the frozen weights whole on each rank, which zero_stage=3 is to avoid: "
+            "take engine=deepspeed, or zero_stage <= 2"
+        )
+    if sizes.offload != "nvme":
+        return
+    if not flat:
+        raise StopError(
+            "offload=nvme needs engine=flat: DeepSpeed's needs ZeRO 3 and an operator that is compiled with libaio on "
+            "every node"
+        )
+    if train.offload_directory is None:
+        raise StopError("offload=nvme needs offload_directory in train.json: a directory on a local disk of each host")

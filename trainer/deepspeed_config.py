@@ -43,6 +43,10 @@ def deepspeed_settings(job: JobConfig, manual_boundary: bool, largest_useful_buc
     settings.pop("optimizer", None)
     settings.pop("scheduler", None)
     settings["zero_allow_untested_optimizer"] = True
+    if job.plan.sizes.offload == "cpu":
+        zero.setdefault("offload_optimizer", {"device": "cpu", "pin_memory": job.train.backend == "nccl"})
+        # Its own optimizer for the host is an operator that would be compiled on every node.
+        settings["zero_force_ds_cpu_optimizer"] = False
     settings["steps_per_print"] = 10**9
     if not manual_boundary:
         settings["managed_gradient_accumulation"] = False
@@ -58,6 +62,12 @@ def check_deepspeed(job: JobConfig) -> None:
     stage = given.get("zero_optimization", {}).get("stage", job.plan.sizes.zero_stage)
     if stage != job.plan.sizes.zero_stage:
         raise StopError(f"ds_config.json has zero_optimization.stage={stage}, the plan {job.plan.sizes.zero_stage}")
+    device = given.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", job.plan.sizes.offload)
+    if device != job.plan.sizes.offload:
+        raise StopError(
+            f"ds_config.json has zero_optimization.offload_optimizer.device={device}, the plan "
+            f"offload={job.plan.sizes.offload}"
+        )
     for dtype, section in SECTIONS.items():
         enabled = given.get(section, {}).get("enabled", dtype == job.train.dtype)
         if enabled not in (dtype == job.train.dtype, "auto"):

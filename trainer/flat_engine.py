@@ -7,9 +7,11 @@ micro-batch without pipeline stages is one CUDA graph. The mathematics are DeepS
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable
 
 import torch
@@ -18,11 +20,11 @@ from torch import Tensor, nn
 
 from .config import JobConfig
 from .engine import Fragment, StageList, StepReport, decays
-from .errors import StopError
 from .flat_adamw import AdamWConstants
 from .flat_graph import GraphedMicroBatch
 from .flat_loss import LossHead, softmax_gradient_
 from .flat_modules import Accumulation, route_gradients, use_fast_gelu
+from .flat_offload import Home
 from .flat_optimizer import FlatGroups, FlatOptimizer, FlatOptions, FlatParameter
 from .flat_state import Streaming
 from .flops import model_flops_per_token
@@ -82,10 +84,6 @@ class FlatEngine:
         weights: LocalTensor | None = None,
     ) -> None:
         """Take the parameters over; with `weights` they are hollow, and get their values in the flat buffer."""
-        if job.plan.sizes.offload != "none":
-            raise StopError(
-                f"engine=flat keeps optimizer states on the GPU; offload={job.plan.sizes.offload} needs deepspeed"
-            )
         self._mesh, self._stages, self._module = mesh, stages, StageList(stages)
         self._num_microbatches = job.plan.sizes.num_microbatches
         self._infos = {info.name: info for info in infos}
@@ -273,11 +271,20 @@ def _build_optimizer(
         sizes.zero_stage > 0,
     )
     constants = AdamWConstants(config.beta1, config.beta2, config.epsilon, config.weight_decay)
-    streaming = Streaming(gradients=sizes.zero_stage >= 2, weights=sizes.zero_stage == 3)
     parameters = [FlatParameter(info.name, info.parameter, decays(info), counts(info), _unit(info)) for info in infos]
+    # Adapters alone have no units: they are small, and stay.
+    streams = any(parameter.unit for parameter in parameters)
+    streaming = Streaming(gradients=streams and sizes.zero_stage >= 2, weights=streams and sizes.zero_stage == 3)
     by_name = {info.name: info for info in infos}
     values = None if weights is None else (lambda name: weights(by_name[name]))
-    return FlatOptimizer(parameters, groups, FlatOptions(constants, config.clip_grad), streaming, values)
+    options = FlatOptions(constants, config.clip_grad, home=_home(job, mesh))
+    return FlatOptimizer(parameters, groups, options, streaming, values)
+
+
+def _home(job: JobConfig, mesh: Mesh) -> Home:
+    directory = job.train.offload_directory
+    place = None if directory is None else Path(directory)
+    return Home(job.plan.sizes.offload, place, f"{job.plan.run}.rank{mesh.rank}.{os.getpid()}")
 
 
 def _unit(info: ParameterInfo) -> str:

@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from .flat_adamw import AdamWConstants, AdamWKernels, clip_factor, step_scalars
 from .flat_layout import Bucket, FlatLayout, Kind, ParameterSpec, plan_flat_layout
-from .flat_state import RESIDENT, FlatState, Streaming
+from .flat_offload import Home
+from .flat_state import ON_DEVICE, RESIDENT, FlatState, Streaming
 from .flat_stream import UnitStream
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlatOptions:
-    """`clip_grad` 0 means no clipping; `bucket_numel` counts elements."""
+    """`clip_grad` 0 means no clipping; `bucket_numel` counts elements; `home` is where optimizer states live."""
 
     constants: AdamWConstants
     clip_grad: float
     bucket_numel: int = 40_000_000
+    home: Home = ON_DEVICE
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class FlatOptimizer:
         self.groups, self._options, self._streaming = groups, options, streaming
         self.layout: FlatLayout = plan_flat_layout(specs, groups.shards, options.bucket_numel)
         own = values or (lambda name: by_name[name].detach())
-        self.state = FlatState(self.layout, by_name, groups.shard, streaming, own)
+        self.state = FlatState(self.layout, by_name, groups.shard, streaming, own, options.home)
         views = self.state.parameter_views(self.state.whole_grads)
         self.main_grads: dict[nn.Parameter, Tensor] = {by_name[name]: view for name, view in views.items()}
         self.stream = UnitStream(self.state, groups.data, streaming) if streaming != RESIDENT else None
@@ -173,28 +175,28 @@ class FlatOptimizer:
         return squares.sqrt()
 
     def _update(self, kind: Kind, clip: Tensor, learning_rate: float) -> None:
-        piece = slice(kind.start, kind.start + kind.numel)
         state, constants = self.state, self._options.constants
         decay = constants.weight_decay if kind.decayed else 0.0
         # Streamed gradients are cleared in their shard; resident ones of units by the pass that replaces them.
         replaced = kind.in_units and self.replaces and not self._streaming.gradients
         constants = replace(constants, weight_decay=decay, clear=not replaced)
         step_scalars(learning_rate, constants, self.steps, self._scalars)
-        common = (
-            state.exp_avg[piece],
-            state.exp_avg_sq[piece],
-            state.shard_grads[piece],
-            self._scalars,
-            clip,
-            constants,
-        )
-        if state.rest is not None:
-            self._kernels.halves(state.shard_weights[piece], state.rest[piece], *common)
-        elif state.wide is not None:
-            self._kernels.full(state.wide[piece], *common)
-            state.shard_weights[piece].copy_(state.wide[piece])
-        else:
-            self._kernels.full(state.shard_weights[piece], *common)
+        for piece, own in state.visit(kind.start, kind.numel):
+            weights, rest, wide = state.shard_weights[piece], own.get("rest"), own.get("wide")
+            common = (
+                own["exp_avg"],
+                own["exp_avg_sq"],
+                state.shard_grads[piece],
+                self._scalars,
+                clip,
+                constants,
+            )
+            if rest is not None:
+                self._kernels.halves(weights, rest, *common)
+                continue
+            self._kernels.full(weights if wide is None else wide, *common)
+            if wide is not None:
+                weights.copy_(wide)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from .flat_adamw import merge_halves, split_halves
+from .flat_offload import Home, visit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .flat_layout import Bucket, FlatLayout
 
@@ -31,6 +32,7 @@ class Streaming:
 
 
 RESIDENT = Streaming()
+ON_DEVICE = Home()
 
 
 class FlatState:
@@ -47,21 +49,32 @@ class FlatState:
         shard: int,
         streaming: Streaming,
         values: Callable[[str], torch.Tensor],
+        home: Home = ON_DEVICE,
     ) -> None:
         some = next(iter(parameters.values()))
         self.layout, self.shard, self.dtype, self.device = layout, shard, some.dtype, some.device
         self.shard_weights = self._zeros(layout.shard_numel, some.dtype)
         self.shard_grads = self._zeros(layout.shard_numel, torch.float32)
-        self.exp_avg = self._zeros(layout.shard_numel, torch.float32)
-        self.exp_avg_sq = self._zeros(layout.shard_numel, torch.float32)
-        self.rest = self._zeros(layout.shard_numel, torch.int16) if some.dtype == torch.bfloat16 else None
-        self.wide = self._zeros(layout.shard_numel, torch.float32) if some.dtype == torch.float16 else None
+        self._home = home
+        self.exp_avg = self._state("exp_avg", torch.float32)
+        self.exp_avg_sq = self._state("exp_avg_sq", torch.float32)
+        self.rest = self._state("rest", torch.int16) if some.dtype == torch.bfloat16 else None
+        self.wide = self._state("wide", torch.float32) if some.dtype == torch.float16 else None
         self.whole_weights = self._whole(self.shard_weights, streaming.weights)
         self.whole_grads = self._whole(self.shard_grads, streaming.gradients)
         self._adopt(parameters, streaming.weights, values)
 
     def _zeros(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(numel, dtype=dtype, device=self.device)
+
+    def _state(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        return self._home.zeros(name, self.layout.shard_numel, dtype, self.device)
+
+    def visit(self, start: int, numel: int) -> Iterator[tuple[slice, dict[str, torch.Tensor]]]:
+        """Yield this shard's optimizer states in pieces, on the device wherever they live; see flat_offload.visit."""
+        states = {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "rest": self.rest, "wide": self.wide}
+        present = {name: state for name, state in states.items() if state is not None}
+        return visit(present, start, numel, self.device, self._home)
 
     def _whole(self, own: torch.Tensor, streamed: bool) -> tuple[torch.Tensor, ...]:
         """Return each bucket's whole tensor."""
@@ -108,7 +121,7 @@ class FlatState:
                     views[name].copy_(whole)
                 if piece is not None:
                     part = whole.reshape(-1)[piece.parameter_start : piece.parameter_start + piece.numel]
-                    self._set_master(piece.shard_start, part.to(self.device).float())
+                    self._set_master(piece.shard_start, part.to(self.exp_avg.device).float())
                 del whole
             parameters[name].data = views[name]
 
@@ -132,7 +145,7 @@ class FlatState:
     def master(self) -> torch.Tensor:
         """Return this shard's fp32 weights: a new tensor where they are kept in halves, else the state itself."""
         if self.rest is not None:
-            return merge_halves(self.shard_weights, self.rest)
+            return merge_halves(self.shard_weights.to(self.rest.device), self.rest)
         return self.shard_weights if self.wide is None else self.wide
 
     def shard_bucket(self, flat: torch.Tensor, bucket: Bucket) -> torch.Tensor:

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,23 +60,34 @@ def case_of(job: JobConfig) -> BenchCase:
         data_parallel_size=sizes.data_parallel_size,
         virtual_pipeline_size=sizes.virtual_pipeline_size,
         sequence_parallel=sizes.sequence_parallel,
+        offload=sizes.offload,
+        offload_directory=train.offload_directory,
     )
 
 
 def _steps(given: argparse.Namespace) -> int:
     if given.attempt is None:
         raise StopError("--attempt is missing: the bench measures a planned job")
-    case = case_of(read_job(given.attempt))
+    job = read_job(given.attempt)
+    case = case_of(job)
     world_size = read_environment().world_size
     if world_size != case.world_size:
         raise StopError(f"the plan is for world_size={case.world_size}, torchrun started {world_size} processes")
     mesh = start(case)
     # Megatron may be imported only after the platform is prepared.
-    from .layouts import run_layout
+    from .layouts import offload_cost, run_layout, try_layout
 
     given.out.mkdir(parents=True, exist_ok=True)
-    row = run_layout("plan", case, given.out, (given.untimed, given.timed))
-    _tell(mesh, given.out / "steps.json", asdict(row), row.line())
+    span = (given.untimed, given.timed)
+    row = run_layout("plan", case, given.out, span)
+    peak = job.train.telemetry.peak_flops_per_second
+    shown, text = {**asdict(row), "mfu": row.mfu(peak)}, row.line(peak)
+    if case.offload != "none":
+        # What offloading costs is only seen beside the same job without it.
+        resident, problem = try_layout("resident", replace(case, offload="none"), given.out, span)
+        shown["resident"] = None if resident is None else {**asdict(resident), "mfu": resident.mfu(peak)}
+        text += f"\n{problem if resident is None else offload_cost(row, resident, peak)}"
+    _tell(mesh, given.out / "steps.json", shown, text)
     return 0
 
 

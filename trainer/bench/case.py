@@ -40,6 +40,8 @@ class BenchCase:
     data_parallel_size: int = 1
     virtual_pipeline_size: int = 1
     sequence_parallel: bool = False
+    offload: str = "none"
+    offload_directory: str | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -145,7 +147,7 @@ def _sizes(case: BenchCase) -> dict[str, Any]:
         "zero_stage": case.zero_stage,
         "sequence_parallel": case.sequence_parallel,
         "recompute": case.recompute,
-        "offload": "none",
+        "offload": case.offload,
         "world_size": case.world_size,
     }
 
@@ -166,6 +168,7 @@ def _train(case: BenchCase, backend: str) -> TrainConfig:
             "seed": case.seed,
             "dtype": case.dtype,
             "engine": case.engine,
+            "offload_directory": case.offload_directory,
             "backend": backend,
             "steps": 1,
             "data": {

@@ -50,18 +50,25 @@ class LayoutRow:
     device_used_gib: float | None
     losses: tuple[float, ...]
 
-    def line(self) -> str:
+    def mfu(self, peak_flops_per_second: float | None) -> float | None:
+        """Return model FLOPs utilization, or None where no peak is known."""
+        return None if peak_flops_per_second is None else self.tflops_per_gpu * 1e12 / peak_flops_per_second
+
+    def line(self, peak_flops_per_second: float | None = None) -> str:
         """Return one line for people."""
         case = self.case
+        share = self.mfu(peak_flops_per_second)
+        used = "" if share is None else f"MFU {share:.1%} "
         name = f"tp{case.tensor_parallel_size} pp{case.pipeline_parallel_size} dp{case.data_parallel_size}"
         extra = f"vp{case.virtual_pipeline_size} z{case.zero_stage} {'sp' if case.sequence_parallel else '--'}"
+        extra += "" if case.offload == "none" else f" {case.offload}"
         memory = (
             "" if self.max_allocated_gib is None else f"{self.max_allocated_gib:7.2f} {self.device_used_gib:7.2f} GiB"
         )
         return (
             f"{self.program:18s} {name} {extra} mb{case.micro_batch_size} ga{case.num_microbatches:<3d} "
             f"{self.step_time_s * 1e3:9.1f} ms {self.tokens_per_second:10.0f} tok/s {self.tflops_per_gpu:7.1f} TFLOP/s "
-            f"{memory} losses {self.losses[0]:.4f} .. {self.losses[-1]:.4f}"
+            f"{used}{memory} losses {self.losses[0]:.4f} .. {self.losses[-1]:.4f}"
         )
 
 
@@ -137,15 +144,9 @@ def run_all(
             tell(f"{name}: not run, no time left")
             continue
         began = time.time()
-        row, problem = None, ""
-        try:
-            row = run_layout(name, case, out, steps)
-        except Exception:  # noqa: BLE001 - one failing layout must not waste the machines
-            problem = traceback.format_exc()
-        forget()
+        row, problem = try_layout(name, case, out, steps)
         if row is None:
-            (out / f"failed-{name}-{dist.get_rank()}.txt").write_text(problem, encoding="utf-8")
-            tell(f"{name}: failed: {problem.strip().splitlines()[-1][:300]}")
+            tell(f"{name}: {problem}")
             continue
         rows.append(row)
         tell(f"{row.line()}  ({time.time() - began:.0f} s)")
@@ -153,6 +154,32 @@ def run_all(
             with (out / "layouts.jsonl").open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({**asdict(row), "versions": versions()}) + "\n")
     return rows
+
+
+def try_layout(name: str, case: BenchCase, out: Path, steps: tuple[int, int]) -> tuple[LayoutRow | None, str]:
+    """Measure one layout; where it fails, return what to say instead, and leave the traceback in a file."""
+    row, problem = None, ""
+    try:
+        row = run_layout(name, case, out, steps)
+    except Exception:  # noqa: BLE001 - one failing layout must not waste the machines
+        problem = traceback.format_exc()
+    forget()
+    if row is None:
+        (out / f"failed-{name}-{dist.get_rank()}.txt").write_text(problem, encoding="utf-8")
+        problem = f"failed: {problem.strip().splitlines()[-1][:300]}"
+    return row, problem
+
+
+def offload_cost(row: LayoutRow, resident: LayoutRow, peak_flops_per_second: float | None) -> str:
+    """Return the same job without offloading, and what offloading costs and saves."""
+    speed = row.tokens_per_second / resident.tokens_per_second
+    text = f"{resident.line(peak_flops_per_second)}\noffload {row.case.offload}: {speed:.3f} of the tokens/s without it"
+    with_it, without = row.mfu(peak_flops_per_second), resident.mfu(peak_flops_per_second)
+    if with_it is not None and without is not None:
+        text += f", MFU {with_it:.1%} instead of {without:.1%}"
+    if row.max_allocated_gib is not None and resident.max_allocated_gib is not None:
+        text += f", {resident.max_allocated_gib - row.max_allocated_gib:.2f} GiB less allocated"
+    return text
 
 
 def _late(deadline: float) -> bool:

@@ -42,13 +42,20 @@ def test_fifty_losses_follow_those_of_plain_pytorch(tmp_path: Path) -> None:
 
 @pytest.mark.multiprocess
 def test_the_bench_measures_a_planned_layout_and_all_reduce(tmp_path: Path) -> None:
-    attempt = make_attempt(tmp_path / "attempt", tmp_path, None, sizes(pp=2), engine="flat")
+    chosen = sizes(pp=2, offload="nvme")
+    settings = {"engine": "flat", "offload_directory": str(tmp_path), "telemetry": {"peak_flops_per_second": 1e12}}
+    attempt = make_attempt(tmp_path / "attempt", tmp_path, None, chosen, **settings)
     launcher = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     bench = [*launcher, "-m", "trainer.bench", "--out", str(tmp_path)]
-    assert "pp2" in run([*bench, "steps", "--attempt", str(attempt), "--untimed", "1", "--timed", "2"])
+    shown = run([*bench, "steps", "--attempt", str(attempt), "--untimed", "1", "--timed", "2"])
+    assert "pp2" in shown
+    assert "offload nvme: " in shown
+    assert "of the tokens/s without it, MFU " in shown
     steps = json.loads((tmp_path / "steps.json").read_text())
     assert len(steps["losses"]) == 3
-    assert steps["tokens_per_second"] == pytest.approx(16 * 64 / steps["step_time_s"])
+    assert steps["losses"] == pytest.approx(steps["resident"]["losses"], abs=1e-6)
+    assert 0 < steps["mfu"] < 1
+    assert steps["tokens_per_second"] == pytest.approx(8 * 64 / steps["step_time_s"])
     assert "bus GB/s" in run([*bench, "allreduce", "--calls", "10"])
     swept = json.loads((tmp_path / "allreduce.json").read_text())
     assert all(size["p50_s"] <= size["p99_s"] <= size["max_s"] for size in swept["sizes"])

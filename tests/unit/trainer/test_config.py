@@ -33,7 +33,7 @@ REFUSED_SIZES = {
     "zero_stage=3 needs pipeline_parallel_size=1, not 2": sizes(pp=2, zero_stage=3),
     "num_attention_heads=4 is not a multiple of tensor_parallel_size=3": sizes(tp=3),
     "num_layers=4 is not a multiple of pipeline_parallel_size=3": sizes(pp=3, dp=1, global_batch_size=18),
-    "is 8, not global_batch_size=16": sizes(num_microbatches=4),
+    "is 4, not global_batch_size=8": sizes(num_microbatches=2),
     "sequence_parallel is on, but tensor_parallel_size=1": sizes(sequence_parallel=True),
     "context_parallel_size=2": sizes(context_parallel_size=2),
     "virtual_pipeline_size=2 needs pipeline_parallel_size > 1": sizes(virtual_pipeline_size=2),
@@ -80,7 +80,6 @@ REFUSED_TRAINING: dict[str, dict[str, Any]] = {
     "train.json has the unknown key 'stpes'": {"stpes": 3},
     "train.json.steps='ten' must be of type int": {"steps": "ten"},
     "guard.policy='hope' is none of stop": {"guard": {"policy": "hope"}},
-    "lora needs zero_stage >= 1": {"lora": {"rank": 4, "alpha": 8.0, "targets": ["linear_qkv"]}},
     "lora.targets='embedding' is none of": {"lora": {"rank": 4, "alpha": 8.0, "targets": ["embedding"]}},
 }
 
@@ -89,6 +88,21 @@ REFUSED_TRAINING: dict[str, dict[str, Any]] = {
 def test_training_settings_that_cannot_work_are_refused(sentence: str, tmp_path: Path) -> None:
     with pytest.raises(StopError, match=sentence):
         read(tmp_path, **REFUSED_TRAINING[sentence])
+
+
+LORA = {"rank": 4, "alpha": 8.0, "targets": ["linear_qkv"]}
+REFUSED_ENGINES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "offload=nvme needs engine=flat": (sizes(dp=2, zero_stage=3, offload="nvme"), {"offload_directory": "/local"}),
+    "offload=nvme needs offload_directory in train.json": (sizes(dp=2, offload="nvme"), {"engine": "flat"}),
+    "lora with engine=flat keeps the frozen weights": (sizes(dp=2, zero_stage=3), {"engine": "flat", "lora": LORA}),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED_ENGINES)
+def test_an_engine_that_cannot_do_what_the_plan_asks_is_refused(sentence: str, tmp_path: Path) -> None:
+    chosen, changes = REFUSED_ENGINES[sentence]
+    with pytest.raises(StopError, match=sentence):
+        read(tmp_path, MODEL, chosen, **changes)
 
 
 def test_a_rank_table_in_another_order_is_refused(tmp_path: Path) -> None:
@@ -105,7 +119,7 @@ def test_a_deepspeed_configuration_that_contradicts_the_plan_is_refused(tmp_path
 
     attempt = make_attempt(tmp_path / "attempt", CORPUS, MODEL, sizes(dp=2))
     (attempt / "ds_config.json").write_text(json.dumps({"train_batch_size": 32, "zero_optimization": {"stage": 1}}))
-    with pytest.raises(StopError, match="train_batch_size=32, the plan needs 16"):
+    with pytest.raises(StopError, match="train_batch_size=32, the plan needs 8"):
         check_deepspeed(read_job(attempt))
 
 

@@ -63,6 +63,7 @@ TRAIN = Record(
             optional=("peak_flops_per_second",),
         ),
         "engine": Text(("deepspeed", "flat")),
+        "offload_directory": Text(),
         "guard": Record(
             {
                 "policy": Text(("stop", "skip", "rollback")),
@@ -76,7 +77,7 @@ TRAIN = Record(
         "lora": Nullable(Record({"rank": Whole(1), "alpha": Number(0.0), "targets": ListOf(Text())})),
         "memory_limit_gib": Nullable(Number(0.0)),
     },
-    optional=("engine", "guard", "weights", "lora", "memory_limit_gib"),
+    optional=("engine", "offload_directory", "guard", "weights", "lora", "memory_limit_gib"),
 )
 
 
