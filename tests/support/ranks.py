@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 
 from trainer.config import JobConfig, read_job
 from trainer.mesh import Mesh, build_mesh, close_mesh, seed_mesh
@@ -24,13 +25,16 @@ def open_job(attempt: str) -> tuple[JobConfig, Mesh, list[Stage]]:
     return job, mesh, build_stages(job, mesh)
 
 
-def write_groups(attempt: str, out: str) -> None:
-    """Write the groups that Megatron gave this rank."""
-    _, mesh, _ = open_job(attempt)
-    groups = {
-        name: dist.get_process_group_ranks(getattr(mesh, name)) for name in ("tensor", "data", "pipeline", "model")
-    }
-    (Path(out) / f"groups-{mesh.rank}.json").write_text(json.dumps(groups))
+def write_groups(attempts: list[str]) -> None:
+    """Write the groups that Megatron gives this rank in each attempt, one after the other."""
+    for attempt in attempts:
+        sizes = read_job(Path(attempt)).plan.sizes
+        mesh = build_mesh(sizes, int(os.environ["RANK"]), torch.device("cpu"), "gloo", 60.0)
+        groups = {
+            name: dist.get_process_group_ranks(getattr(mesh, name)) for name in ("tensor", "data", "pipeline", "model")
+        }
+        (Path(attempt) / f"groups-{mesh.rank}.json").write_text(json.dumps(groups))
+        parallel_state.destroy_model_parallel()
     close_mesh()
 
 
@@ -122,11 +126,16 @@ def _main(attempt: str) -> None:
     os._exit(main(["--attempt", attempt]))
 
 
-def write_logits(attempt: str, out: str, tokens: list[list[int]]) -> None:
-    """Write the logits of the model of an attempt, gathered over the tensor group, from its last stage."""
+def write_logits(attempt: str, out: str, tokens: list[list[int]], resume: bool = False) -> None:
+    """Write the logits of the model of an attempt, gathered over the tensor group, from its last stage.
+
+    With `resume`, its weights are those of the newest checkpoint.
+    """
     from trainer.engine import StageList
 
     job, mesh, stages = open_job(attempt)
+    if resume:
+        _load_newest(job, mesh, stages)
     ids = torch.tensor(tokens)
     hidden = None
     with torch.no_grad():
@@ -144,6 +153,19 @@ def write_logits(attempt: str, out: str, tokens: list[list[int]]) -> None:
             if mesh.where.tp_rank == 0:
                 torch.save(torch.cat(parts, dim=-1).transpose(0, 1).contiguous(), f"{out}/logits.pt")
     close_mesh()
+
+
+def _load_newest(job: JobConfig, mesh: Mesh, stages: list[Stage]) -> None:
+    from trainer.checkpoint.keeper import CheckpointKeeper
+    from trainer.engine import build_engine
+    from trainer.telemetry import EventLog, PhaseMarker
+
+    events = EventLog(job.attempt / "events.jsonl", mesh.rank, writer=False)
+    keeper = CheckpointKeeper(job, mesh, events, PhaseMarker(job.attempt / "phase/0.json", mesh.rank, "node-a"))
+    keeper.attach(build_engine(job, mesh, stages))
+    newest = keeper.choose()
+    assert newest is not None
+    keeper.load(newest)
 
 
 def train_and_hash_frozen(attempt: str, out: str) -> None:

@@ -100,7 +100,10 @@ def gather_tensor(name: str, model: ModelConfig, read: Read) -> Tensor:
 
 
 def scatter_tensor(name: str, tensor: Tensor, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """Yield Hugging Face's names and tensors of one of our whole tensors; the inverse of `gather_tensor`."""
+    """Yield Hugging Face's names and tensors of one of our whole tensors; the inverse of `gather_tensor`.
+
+    A matrix of a layer may have any number of columns, as an adapter's has.
+    """
     match = _LAYER.match(name)
     if match is None:
         yield _OUTSIDE[name], tensor
@@ -113,10 +116,10 @@ def scatter_tensor(name: str, tensor: Tensor, model: ModelConfig) -> Iterator[tu
             yield f"{prefix}mlp.{part}_proj.weight", rows
     else:
         heads = model.num_attention_heads // model.num_query_groups
-        grouped = tensor.view(model.num_query_groups, (heads + 2) * model.head_dim, model.hidden_size)
+        grouped = tensor.view(model.num_query_groups, (heads + 2) * model.head_dim, tensor.shape[1])
         sizes = [heads * model.head_dim, model.head_dim, model.head_dim]
         for part, rows in zip(("q", "k", "v"), torch.split(grouped, sizes, dim=1)):
-            yield f"{prefix}self_attn.{part}_proj.weight", rows.reshape(-1, model.hidden_size)
+            yield f"{prefix}self_attn.{part}_proj.weight", rows.reshape(-1, tensor.shape[1])
 
 
 def hugging_face_config(model: ModelConfig, vocab_size: int, norm_epsilon: float, dtype: str) -> dict[str, Any]:

@@ -92,25 +92,28 @@ def test_weights_of_another_shape_are_refused_before_the_model_is_built(
 
 
 LORA = {"rank": 4, "alpha": 8.0, "targets": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]}
-LORA_LAYOUTS = {
-    "tensor-2": sizes(tp=2, zero_stage=1),
-    "tensor-2-not-sequence-parallel": sizes(tp=2, zero_stage=1, sequence_parallel=False),
-    "pipeline-2-data-2": sizes(pp=2, dp=2),
-    "zero-3-recompute": sizes(dp=2, zero_stage=3, recompute="full"),
+LORA_LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
+    "tensor-2": (sizes(tp=2, zero_stage=1), "deepspeed"),
+    "tensor-2-not-sequence-parallel": (sizes(tp=2, zero_stage=1, sequence_parallel=False), "deepspeed"),
+    "pipeline-2-data-2": (sizes(pp=2, dp=2), "deepspeed"),
+    "zero-3-recompute": (sizes(dp=2, zero_stage=3, recompute="full"), "deepspeed"),
+    "flat-tensor-2": (sizes(tp=2, zero_stage=1), "flat"),
+    "flat-pipeline-2-data-2-zero-2": (sizes(pp=2, dp=2, zero_stage=2, recompute="selective"), "flat"),
+    "flat-zero-0": (sizes(), "flat"),
 }
 
 
 @pytest.fixture(scope="module")
-def adapters_alone(
+def adapted(
     launcher: ForkServer, corpus: Path, tmp_path_factory: pytest.TempPathFactory, reference: tuple[Path, torch.Tensor]
-) -> list[float]:
-    """Losses of adapters trained by one process."""
+) -> tuple[Path, list[float]]:
+    """The directory of a run of adapters on one process, and its losses."""
     where = tmp_path_factory.mktemp("lora")
     attempt = make_attempt(
         where / "attempt", corpus, LLAMA, sizes(zero_stage=1), weights=weights(reference[0]), lora=LORA
     )
     launcher.run(attempt, 1).assert_done()
-    return losses(attempt)
+    return where, losses(attempt)
 
 
 @pytest.mark.parametrize("layout", LORA_LAYOUTS)
@@ -120,18 +123,21 @@ def test_adapters_train_alike_in_every_layout_and_nothing_else_changes(
     corpus: Path,
     tmp_path: Path,
     reference: tuple[Path, torch.Tensor],
-    adapters_alone: list[float],
+    adapted: tuple[Path, list[float]],
 ) -> None:
-    chosen = LORA_LAYOUTS[layout]
-    attempt = make_attempt(tmp_path / "attempt", corpus, LLAMA, chosen, weights=weights(reference[0]), lora=LORA)
+    chosen, engine = LORA_LAYOUTS[layout]
+    attempt = make_attempt(
+        tmp_path / "attempt", corpus, LLAMA, chosen, weights=weights(reference[0]), lora=LORA, engine=engine
+    )
     if chosen["zero_stage"] == 3:
         # ZeRO 3 takes the parameters' content away between steps, so there is nothing to compare outside of it.
         launcher.run(attempt, chosen["world_size"]).assert_done()
     else:
         call = "tests.support.ranks:train_and_hash_frozen"
         launcher.call(call, attempt, chosen["world_size"], attempt=str(attempt), out=str(tmp_path)).assert_done()
-    assert losses(attempt) == pytest.approx(adapters_alone, abs=1e-5)
-    assert adapters_alone[-1] < adapters_alone[0] - 0.1
+    alone = adapted[1]
+    assert losses(attempt) == pytest.approx(alone, abs=1e-5)
+    assert alone[-1] < alone[0] - 0.1
     if chosen["zero_stage"] < 3:
         facts = json.loads((tmp_path / "changed-0.json").read_text())
         assert facts["changed"]
@@ -139,12 +145,12 @@ def test_adapters_train_alike_in_every_layout_and_nothing_else_changes(
         assert not any(".lora_" in name for name in facts["kept"])
 
 
-def test_adapters_are_all_that_their_checkpoint_holds_and_they_resume(
+def test_adapters_are_all_that_their_checkpoint_holds_and_they_resume_in_another_engine(
     launcher: ForkServer,
     corpus: Path,
     tmp_path: Path,
     reference: tuple[Path, torch.Tensor],
-    adapters_alone: list[float],
+    adapted: tuple[Path, list[float]],
 ) -> None:
     start = weights(reference[0])
     first = make_attempt(
@@ -155,6 +161,46 @@ def test_adapters_are_all_that_their_checkpoint_holds_and_they_resume(
 
     names = RestrictedReader(tmp_path / "checkpoints/step_5").read_metadata().state_dict_metadata
     assert all(".lora_" in name for name in names)
-    second = make_attempt(tmp_path / "attempt2", corpus, LLAMA, sizes(dp=2), weights=start, lora=LORA)
+    second = make_attempt(tmp_path / "attempt2", corpus, LLAMA, sizes(dp=2), weights=start, lora=LORA, engine="flat")
     launcher.run(second, 2).assert_done()
-    assert losses(first) + losses(second) == pytest.approx(adapters_alone, abs=1e-5)
+    assert losses(first) + losses(second) == pytest.approx(adapted[1], abs=1e-5)
+
+
+def test_exported_adapters_turn_the_base_model_into_the_trained_one(
+    launcher: ForkServer,
+    corpus: Path,
+    tmp_path: Path,
+    reference: tuple[Path, torch.Tensor],
+    adapted: tuple[Path, list[float]],
+) -> None:
+    checkpoint, out = adapted[0] / "checkpoints/step_10", tmp_path / "adapter"
+    assert export(["--checkpoint", str(checkpoint), "--output", str(out), "--base", str(reference[0])]) == 0
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (4, 8.0, str(reference[0]))
+
+    from safetensors.torch import load_file
+    from transformers import LlamaForCausalLM
+
+    theirs, adapters = LlamaForCausalLM.from_pretrained(reference[0]), load_file(out / "adapter_model.safetensors")
+    named, changed = dict(theirs.named_parameters()), 0
+    with torch.no_grad():
+        for name, first in adapters.items():
+            if name.endswith(".lora_A.weight"):
+                target = name.removeprefix("base_model.model.").replace(".lora_A", "")
+                assert target.split(".")[-2] in config["target_modules"]
+                second = adapters[name.replace("lora_A", "lora_B")]
+                named[target] += second @ first * config["lora_alpha"] / config["r"]
+                changed += 1
+        assert changed == 7 * LLAMA["num_layers"]
+        expected = theirs(torch.tensor(TOKENS)).logits
+    where = tmp_path / "ours"
+    where.mkdir()
+    attempt = make_attempt(
+        where / "attempt", corpus, LLAMA, sizes(zero_stage=1), weights=weights(reference[0]), lora=LORA,
+        checkpoint={"directory": str(adapted[0] / "checkpoints")},
+    )  # fmt: skip
+    call = "tests.support.ranks:write_logits"
+    launcher.call(call, where, 1, attempt=str(attempt), out=str(where), tokens=TOKENS, resume=True).assert_done()
+    found = torch.load(where / "logits.pt")[..., :257]
+    assert (found - expected).abs().max().item() < 1e-4
+    assert (found - reference[1]).abs().max().item() > 1e-2
