@@ -16,21 +16,20 @@ from tests.support.launch import ForkServer
 pytestmark = pytest.mark.multiprocess
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 1, 4), (1, 4, 2), (2, 4, 1)])
 def test_groups_of_the_plan_are_those_that_the_trainer_builds(
-    shape: tuple[int, int, int], launcher: ForkServer, corpus: Path, tmp_path: Path
+    launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
-    tp, pp, dp = shape
-    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(tp, pp, dp))
-    launcher.call(
-        "tests.support.ranks:write_groups", tmp_path, 8, attempt=str(attempt), out=str(tmp_path)
-    ).assert_done()
-    planned = ParallelSizes(tp, pp, dp)
-    for rank in range(8):
-        found = json.loads((tmp_path / f"groups-{rank}.json").read_text())
-        assert found["tensor"] == next(group for group in planned.tensor_groups() if rank in group)
-        assert found["data"] == next(group for group in planned.data_groups() if rank in group)
-        assert found["pipeline"] == next(group for group in planned.pipeline_groups() if rank in group)
+    attempts = {}
+    for shape in ((2, 2, 2), (2, 1, 4), (1, 4, 2), (2, 4, 1)):
+        attempt = make_attempt(tmp_path / "-".join(map(str, shape)), corpus, MODEL, sizes(*shape))
+        attempts[str(attempt)] = ParallelSizes(*shape)
+    launcher.call("tests.support.ranks:write_groups", tmp_path, 8, attempts=list(attempts)).assert_done()
+    for attempt, planned in attempts.items():
+        for rank in range(8):
+            found = json.loads((Path(attempt) / f"groups-{rank}.json").read_text())
+            assert found["tensor"] == next(group for group in planned.tensor_groups() if rank in group)
+            assert found["data"] == next(group for group in planned.data_groups() if rank in group)
+            assert found["pipeline"] == next(group for group in planned.pipeline_groups() if rank in group)
 
 
 @pytest.mark.parametrize("shape", [(8, 2, 2), (4, 3, 5), (1, 7, 3)])

@@ -78,7 +78,7 @@ def sizes(tp: int = 1, pp: int = 1, dp: int = 1, **changes: Any) -> dict[str, An
         "context_parallel_size": 1,
         "expert_parallel_size": 1,
         "micro_batch_size": 2,
-        "global_batch_size": 16,
+        "global_batch_size": 8,
         "zero_stage": 1 if dp > 1 or pp > 1 else 0,
         "sequence_parallel": tp > 1,
         "recompute": "none",

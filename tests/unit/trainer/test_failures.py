@@ -204,7 +204,7 @@ def test_the_policy_rollback_returns_to_the_checkpoint_and_goes_around_the_data(
     assert [event["step"] for event in events(attempt, "step")] == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9, 10]
     assert losses(attempt)[5] != losses(attempt)[3]
     state = json.loads((tmp_path / "checkpoints/step_10/state.json").read_text())
-    assert state["samples"] == (10 + 2) * 16
+    assert state["samples"] == (10 + 2) * 8
 
 
 def test_a_spike_is_skipped_once_the_level_is_known(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:

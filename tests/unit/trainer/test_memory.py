@@ -40,7 +40,9 @@ def reason(attempt: Path, rank: int) -> str:
 def saved(launcher: ForkServer, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint directory with one step of the big model."""
     where = tmp_path_factory.mktemp("saved")
-    attempt = make_attempt(where / "attempt", corpus, BIG, sizes(micro_batch_size=16, zero_stage=1), steps=1)
+    attempt = make_attempt(
+        where / "attempt", corpus, BIG, sizes(micro_batch_size=16, global_batch_size=16, zero_stage=1), steps=1
+    )
     launcher.run(attempt, 1).assert_done()
     return where / "checkpoints"
 
@@ -54,7 +56,7 @@ def test_running_out_of_memory_is_reported_with_phase_sizes_and_advice(
         tmp_path / "attempt",
         corpus,
         BIG,
-        sizes(micro_batch_size=16, zero_stage=1),
+        sizes(micro_batch_size=16, global_batch_size=16, zero_stage=1),
         steps=2 if phase == "checkpoint_load" else 1,
         checkpoint={"directory": str(directory), "mode": "async_thread"},
         evaluation={"interval": 1 if phase == "evaluate" else 0, "batches": 1},
@@ -75,7 +77,7 @@ def test_running_out_of_memory_is_reported_with_phase_sizes_and_advice(
 def test_the_advised_layout_fits_where_the_first_one_did_not(
     launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
-    model, chosen = {**BIG, "num_layers": 4}, sizes(dp=2, micro_batch_size=8)
+    model, chosen = {**BIG, "num_layers": 4}, sizes(dp=2, micro_batch_size=8, global_batch_size=16)
     bare = make_attempt(tmp_path / "bare" / "attempt", corpus, model, chosen)
     launcher.call(CAP, bare, 2, attempt=str(bare), phase="model_build")
     limit_gib = oom_report(bare, 0)["program_bytes"] / 2**30 + 0.5
