@@ -14,11 +14,12 @@ from ..module_utils.rackweave.accept.figures import Observations, read_observati
 from ..module_utils.rackweave.accept.judge import judge
 from ..module_utils.rackweave.accept.report import FAIL, better, report_document, table
 from ..module_utils.rackweave.accept.schedule import Settings, build_schedule, inputs_digest, stages_of
+from ..module_utils.rackweave.cli.documents import load_documents
 from ..module_utils.rackweave.cli.json_files import read_json, replace_file
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
 from ..module_utils.rackweave.fabric.environment import render_environments
 from ..module_utils.rackweave.hardware.document import as_json
-from .nccl_environment import REQUEST_SPEC, build_request, choose_documents
+from .nccl_environment import REQUEST_SPEC, build_request
 
 NAMES = {"type": "list", "elements": "str"}
 ARGUMENT_SPEC = {
@@ -58,8 +59,7 @@ class ActionModule(ActionBase):
     def _accept(self, args, task_vars):
         settings, bars = read_settings(args["settings"]), read_overrides(args["bars"])
         neighbours = [host for host in args["neighbours"] if host not in args["hosts"]]
-        documents = choose_documents(None, args["documents_dir"], [*args["hosts"], *neighbours])
-        documents = {document.host: document for document in documents}
+        documents = documents_of(args["documents_dir"], [*args["hosts"], *neighbours])
         environments = render_environments(documents.values(), build_request(args))
         verify = stored(args["dest"])
         earlier = verify.get("acceptance") or {}
@@ -142,6 +142,19 @@ def read_settings(values):
     except (TypeError, ValueError) as error:
         raise DocumentError(f"acceptance settings: {error}") from error
     return Settings(**typed)
+
+
+def documents_of(directory, hosts):
+    """Return the documents of hosts by name.
+
+    Raises:
+        DocumentError: if a host has none.
+    """
+    known = {document.host: document for document in load_documents(Path(directory))}
+    missing = [host for host in hosts if host not in known]
+    if missing:
+        raise DocumentError(f"no node document of {', '.join(missing)} in {directory}; observe it first")
+    return {host: known[host] for host in hosts}
 
 
 def stored(dest):
