@@ -55,7 +55,7 @@ class Embedding(nn.Module):
         if model.position_embedding == "learned":
             # Its own first values would be drawn in vain (and would load the compiler, seconds per process).
             values = torch.empty(model.sequence_length, model.hidden_size, dtype=config.params_dtype)
-            self.position_embeddings = nn.Embedding(*values.shape, _weight=values)
+            self.position_embeddings = nn.Embedding(model.sequence_length, model.hidden_size, _weight=values)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return (sequence, batch, hidden) for tokens (batch, sequence)."""
