@@ -14,7 +14,7 @@ from rackweave.rebuild.moves import (
 )
 from rackweave.rebuild.view import NodeView, ReservationView, idle_neighbour
 
-from tests.support.slurm_nodes import NODE, FakeSlurm, Killed, step
+from tests.support.rebuilt_slurm import NODE, FakeSlurm, Killed, step
 
 SETTINGS = Settings(NODE, "hpc", drain_wait_s=60, save_wait_s=30)
 RESERVATION = "rackweave-rebuild-gpu02"
