@@ -29,6 +29,8 @@ ARGUMENT_SPEC = {
     "reservation": {"type": "str", "default": ""},
     "documents_dir": {"type": "path", "required": True},
     "scripts_dir": {"type": "path", "required": True},
+    "runtime_script": {"type": "path", "required": True},
+    "runtime_conf": {"type": "str", "required": True},
     "directory": {"type": "str", "required": True},
     "dest": {"type": "path"},
     "repeat": {"type": "bool", "default": False},
@@ -100,6 +102,8 @@ class ActionModule(ActionBase):
         here = [documents[host] for host in schedule["hosts"]]
         directory = f"{args['directory'].rstrip('/')}/{name_of(schedule['hosts'])}"
         files = {path.name: path.read_text(encoding="utf-8") for path in Path(args["scripts_dir"]).iterdir()}
+        files["runtime.sh"] = Path(args["runtime_script"]).read_text(encoding="utf-8")
+        files["runtime.conf"] = args["runtime_conf"]
         files.update({f"nccl/{host}.conf": environments[host].conf() for host in schedule["hosts"]})
         self._call("run_files", task_vars, path=directory, files=files)
         found = self._call(

@@ -17,6 +17,11 @@ options:
   reservation: {description: Slurm reservation to run in., type: str, default: ""}
   documents_dir: {description: Directory of node documents on the controller., type: path, required: true}
   scripts_dir: {description: Directory of the job's programs on the controller., type: path, required: true}
+  runtime_script:
+    description: The program on the controller that enters the runtime of the training job.
+    type: path
+    required: true
+  runtime_conf: {description: Settings of that runtime., type: str, required: true}
   directory: {description: Directory for the job on the shared file system., type: str, required: true}
   dest: {description: JSON file on the controller whose key C(acceptance) receives the report., type: path}
   repeat: {description: Measure again what has passed., type: bool, default: false}
@@ -40,6 +45,8 @@ EXAMPLES = r"""
     cluster: [gpu01, gpu02]
     documents_dir: "{{ rackweave_state_dir }}/observed"
     scripts_dir: "{{ role_path }}/files"
+    runtime_script: "{{ role_path }}/../training_job/files/runtime.sh"
+    runtime_conf: "{{ __acceptance_runtime_conf }}"
     directory: /mnt/shared/acceptance
     settings: "{{ __acceptance_settings }}"
     fabric: "{{ rackweave_fabric }}"

@@ -263,7 +263,8 @@ def stage_self(schedule, host):
     attempt(found, errors, "cpu", lambda: cpu(schedule["cpu_s"]))
     attempt(found, errors, "links", lambda: {"links": read_links(schedule["bdfs"].get(host, ()))})
     attempt(found, errors, "nvlink", lambda: {"nvlink": tool("nvidia-smi", ["nvlink", "--status"])})
-    if not os.access(schedule["python"], os.X_OK):
+    # A bare name is looked up inside the image.
+    if os.path.isabs(schedule["python"]) and not os.access(schedule["python"], os.X_OK):
         errors["collective"] = f"there is no Python at {schedule['python']}, which the collectives run with"
     return found, errors
 

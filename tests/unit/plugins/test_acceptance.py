@@ -83,6 +83,8 @@ def accept(cluster, run_action, tmp_path):
             "cluster": HOSTS,
             "documents_dir": str(documents),
             "scripts_dir": str(scripts),
+            "runtime_script": str(scripts / "job.sh"),
+            "runtime_conf": "RACKWEAVE_RUNTIME=venv\n",
             "directory": "/mnt/shared/acceptance",
             "dest": str(tmp_path / "verify.json"),
             "settings": SETTINGS,
