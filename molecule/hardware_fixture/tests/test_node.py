@@ -68,3 +68,39 @@ def test_the_node_exporter_answers(host):
     address = "http://127.0.0.1:9100/metrics"
     code = f"import urllib.request; print('node_load1' in urllib.request.urlopen('{address}').read().decode())"
     assert host.check_output(f'python3 -c "{code}"') == "True"
+
+
+def test_the_kernel_line_came_into_force_with_the_reboot(host):
+    assert "iommu=pt" in host.file(f"{ROOT}/proc/cmdline").content_string.split()
+    assert "iommu=pt" in host.file("/etc/default/grub.d/90-rackweave.cfg").content_string
+
+
+def test_nouveau_is_kept_out_in_the_initial_ram_disk_too(host):
+    assert "blacklist nouveau" in host.file("/etc/modprobe.d/rackweave-nouveau.conf").content_string
+    assert "etc/modprobe.d/rackweave-nouveau.conf" in host.check_output(
+        "lsinitramfs /boot/initrd.img-6.1.0-fixture-amd64"
+    )
+    assert "nouveau" not in host.file(f"{ROOT}/proc/modules").content_string
+
+
+def test_kernel_parameters_and_shared_memory_are_in_force_after_the_last_reboot(host):
+    assert host.check_output("sysctl -n net.core.somaxconn") == "8192"
+    assert host.check_output("df --block-size=1M --output=size /dev/shm").split()[-1] == "512"
+
+
+def test_unattended_upgrades_may_go_on_with_everything_else(host):
+    held = host.check_output("apt-mark showhold").split()
+    assert {"doca-ofed", "datacenter-gpu-manager-4-cuda12", "nvidia-container-toolkit"} <= set(held)
+    assert not {"openssh-server", "libc6", "rdma-core"} & set(held)
+
+
+def test_locked_memory_is_unlimited_for_logins_services_and_user_managers(host):
+    for path in ("/etc/systemd/system.conf.d/90-rackweave.conf", "/etc/systemd/user.conf.d/90-rackweave.conf"):
+        assert "DefaultLimitMEMLOCK=infinity" in host.file(path).content_string
+    assert "* hard memlock unlimited" in host.file("/etc/security/limits.d/90-rackweave.conf").content_string
+
+
+def test_the_epilog_finds_what_removes_containers(host):
+    hook = host.file("/etc/rackweave/epilog.d/50-remove-job-containers")
+    assert "/usr/local/libexec/rackweave/remove-job-containers" in hook.content_string
+    assert hook.mode & 0o111

@@ -68,6 +68,9 @@ def definitions():
         text = FABRIC_MANAGER.format(version=version, loaded=LOADED)
         files = {"usr/bin/nv-fabricmanager": (text, 0o755), **unit("nvidia-fabricmanager", "/usr/bin/nv-fabricmanager")}
         yield "nvidia-fabricmanager", f"{version}-1", "", files, "nvidia-fabricmanager"
+    for version in ("2.9.1-018000", "3.0.0-058000"):
+        yield "mlnx-ofed-kernel-dkms", f"{version}", "", {}, ""
+        yield "doca-ofed", version, f"mlnx-ofed-kernel-dkms (= {version})", {}, ""
     yield "datacenter-gpu-manager-4-cuda12", "1:4.2.3-1", "", unit("nvidia-dcgm", "/bin/sleep infinity"), "nvidia-dcgm"
     exporter = unit("nvidia-dcgm-exporter", "/bin/sleep infinity")
     yield "datacenter-gpu-manager-exporter", "4.2.0-1", "", exporter, "nvidia-dcgm-exporter"

@@ -64,6 +64,21 @@ def installed_driver():
     return version.split("-")[0] if status == "installed" else None
 
 
+def kernel_line():
+    """Return the line of the boot entry, or what a machine has that nobody set up."""
+    entry = Path("/boot/grub/grub.cfg")
+    return entry.read_text().split(maxsplit=2)[2] if entry.exists() else "root=/dev/sda1 intel_iommu=on"
+
+
+def loaded_gpu_module(driver):
+    """Return the module that takes the GPUs at boot: nouveau, unless the initial RAM disk has our blacklist."""
+    disk = Path(f"/boot/initrd.img-{KERNEL}")
+    if driver:
+        return "nvidia"
+    blocked = disk.exists() and "rackweave-nouveau.conf" in disk.read_text()
+    return "i2c_core" if blocked else "nouveau"
+
+
 def main():
     root = Path(sys.argv[1])
     shutil.rmtree(root.parent, ignore_errors=True)
@@ -80,14 +95,11 @@ def main():
         f"{front} 00000000 0100000A 0003 0 0 0 00000000 0 0 0",
     )
     write(root / "proc/sys/kernel/osrelease", KERNEL)
-    write(root / "proc/cmdline", "root=/dev/sda1 intel_iommu=on iommu=pt")
+    write(root / "proc/cmdline", kernel_line())
     (root / "lib/modules" / KERNEL / "build").mkdir(parents=True)
     write(root / "boot" / f"vmlinuz-{KERNEL}", "")
     driver = installed_driver()
-    write(
-        root / "proc/modules",
-        "mlx5_core 1 0 - Live 0\n" + ("nvidia 1 0 - Live 0" if driver else "nouveau 1 0 - Live 0"),
-    )
+    write(root / "proc/modules", f"mlx5_core 1 0 - Live 0\n{loaded_gpu_module(driver)} 1 0 - Live 0")
     if driver:
         text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build"
         write(root / "proc/driver/nvidia/version", text)
