@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..hardware.node import NodeDocument
-from .bars import RELATIVE, Bar
+from .bars import RELATIVE, Bar, RelativeBar
 from .report import FAIL, NOT_HERE, PASS, TestResult
 
 
@@ -47,6 +47,7 @@ def compare(
     bar: Bar | None,
     earlier: Mapping[str, float],
     detail: Mapping[str, float | int | str | bool] | None = None,
+    relative: RelativeBar | None = None,
 ) -> TestResult:
     """Hold one value against an absolute bar, else against the same figure of the other nodes."""
     value = values[host]
@@ -55,7 +56,7 @@ def compare(
         others = others or [other for peer, other in earlier.items() if peer != host]
         if not others:
             return TestResult(name, NOT_HERE, value, reason="no other node to compare it with", detail=detail or {})
-        bar = RELATIVE[name].among(others)
+        bar = (relative or RELATIVE[name]).among(others)
     holds = bar.holds(value)
     reason = "" if holds else f"{value:.4g} is not {bar.way} {bar.value:.4g}, {bar.source}"
     return TestResult(name, PASS if holds else FAIL, value, bar.value, bar.source, reason, detail or {})

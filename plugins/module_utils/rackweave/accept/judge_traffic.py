@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..errors import ParseError
-from .bars import NCCL_JITTER, Bar, allreduce_bar, pair_bar, write_bar
+from .bars import GLOO, NCCL_JITTER, Bar, RelativeBar, allreduce_bar, pair_bar, write_bar
 from .context import Context, compare
 from .figures import Collective, Observations, RailRun, Sweep
 from .report import FAIL, NOT_HERE, PASS, PENDING, PairResult, TestResult
@@ -67,6 +67,10 @@ def _jitters(collectives: Sequence[Collective], size: int) -> dict[tuple[str, ..
     return found
 
 
+def _relative(backend: str) -> RelativeBar | None:
+    return None if backend == "nccl" else GLOO
+
+
 def _jitter_bar(backend: str) -> Bar | None:
     return NCCL_JITTER if backend == "nccl" else None
 
@@ -88,7 +92,7 @@ def _inside(host: str, seen: Observations, context: Context) -> tuple[TestResult
     detail = {**_detail(sweep), "ranks": mine[0].ranks}
     bars = (context.bars.get(names[0], absolute), context.bars.get(names[1], _jitter_bar(backend)))
     return (
-        compare(names[0], host, bandwidths, bars[0], context.earlier.get(names[0], {}), detail),
+        compare(names[0], host, bandwidths, bars[0], context.earlier.get(names[0], {}), detail, _relative(backend)),
         compare(names[1], host, jitters, bars[1], context.earlier.get(names[1], {}), _detail(sweep)),
     )
 
@@ -116,8 +120,8 @@ def _pairs(host: str, seen: Observations, context: Context) -> list[PairResult]:
             continue
         slowest = max((it.largest for it in parts if it.largest), key=lambda sweep: sweep.spread.p50_s)
         tests = (
-            _pair_test("allreduce-pair", pair, bandwidths, _pair_bar(pair, context), context, slowest),
-            _pair_test("allreduce-pair-jitter", pair, jitters, _jitter_bar(parts[0].backend), context, slowest),
+            _pair_test("allreduce-pair", parts[0], bandwidths, _pair_bar(pair, context), context, slowest),
+            _pair_test("allreduce-pair-jitter", parts[0], jitters, _jitter_bar(parts[0].backend), context, slowest),
         )
         found.append(PairResult(name, tests))
     return found
@@ -133,14 +137,16 @@ def _pair_bar(pair: Sequence[str], context: Context) -> Bar | None:
 
 def _pair_test(
     name: str,
-    pair: tuple[str, ...],
+    part: Collective,
     values: Mapping[tuple[str, ...], float],
     bar: Bar | None,
     context: Context,
     sweep: Sweep,
 ) -> TestResult:
     by_name = {" ".join(hosts): value for hosts, value in values.items()}
-    result = compare(name, " ".join(pair), by_name, context.bars.get(name, bar), {}, _detail(sweep))
+    relative = _relative(part.backend) if name == "allreduce-pair" else None
+    own = context.bars.get(name, bar)
+    result = compare(name, " ".join(part.hosts), by_name, own, {}, _detail(sweep), relative)
     if result.verdict == NOT_HERE:
         reason = "no other pair to compare it with"
         return TestResult(name, NOT_HERE, result.value, reason=reason, detail=result.detail)
