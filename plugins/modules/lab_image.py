@@ -17,6 +17,7 @@ from ..module_utils.rackweave.lab.image import (
     image_key,
     import_changes,
     mmdebstrap_arguments,
+    removable_images,
 )
 
 DOCUMENTATION = r"""
@@ -92,10 +93,10 @@ def _last_error(text: str) -> str:
 
 def remove(module: AnsibleModule) -> None:
     podman, repository = module.params["podman"], module.params["repository"]
-    _, out, _ = module.run_command([podman, "images", "--quiet", "--filter", f"reference={repository}"])
+    rows = "{{.Repository}}:{{.Tag}} {{.ID}}"
+    _, out, _ = module.run_command([podman, "images", "--no-trunc", "--format", rows])
     _, used, _ = module.run_command([podman, "ps", "--all", "--format", "{{.ImageID}}"])
-    in_use = [image[:12] for image in used.split()]
-    images = sorted({image for image in out.split() if image[:12] not in in_use})
+    images = removable_images(out, used, repository)
     if images and not module.check_mode:
         module.run_command([podman, "rmi", *images], check_rc=True)
     module.exit_json(changed=bool(images), image="")

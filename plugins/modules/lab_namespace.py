@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -16,12 +19,18 @@ description:
   - Writes a podman command that works on this machine. Where the machine's cgroup tree is not a pure version 2 one,
     podman runs in a mount namespace of its own in which it is; the machine's own cgroups stay as they are.
   - Notes down what the machine looked like before (O(directory)/before.json), so that O(state=absent) can tell what is
-    ours. The namespace serves all labs of the machine and stays until the last one is gone.
+    ours. The namespace serves all labs of the machine and stays until the last one is gone - one that is still being
+    built counts too, though it has no container yet.
 options:
   directory:
     description: Directory on this machine for the namespace and the notes.
     type: path
     default: /run/rackweave-lab
+  lab: {description: Name of the lab that uses the namespace., type: str, required: true}
+  checkout:
+    description: Directory that owns the lab; a lab whose directory is gone does not count any more.
+    type: str
+    default: ""
   private_cgroup:
     description: Whether podman needs a mount namespace with a pure cgroup2 tree.
     type: bool
@@ -34,6 +43,8 @@ author: Rackweave
 EXAMPLES = r"""
 - name: Prepare podman
   rackweave.cluster.lab_namespace:
+    lab: rackweave
+    checkout: /srv/rackweave
     private_cgroup: true
 """
 RETURN = r"""
@@ -42,9 +53,13 @@ podman: {description: Path of the podman command to use., returned: success, typ
 
 SPEC = {
     "directory": {"type": "path", "default": "/run/rackweave-lab"},
+    "lab": {"type": "str", "required": True},
+    "checkout": {"type": "str", "default": ""},
     "private_cgroup": {"type": "bool", "default": False},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
 }
+LOCK = Path("/run/lock/rackweave-lab")
+LABS = "labs"
 CGROUP_PARENTS = ("/sys/fs/cgroup/libpod_parent", "/sys/fs/cgroup/unified/libpod_parent")
 MAKE_PURE_CGROUP = "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup"
 
@@ -90,6 +105,7 @@ def present(module: AnsibleModule, directory: Path) -> None:
     changed = not directory.exists()
     if not module.check_mode:
         directory.mkdir(mode=0o700, exist_ok=True)
+        register(module, directory)
         if not (directory / "before.json").exists():
             (directory / "before.json").write_text(json.dumps(state_before()))
     if private and not mounted(namespace):
@@ -118,8 +134,12 @@ def absent(module: AnsibleModule, directory: Path) -> None:
     mount_dir = directory / "mnt"
     namespace = mount_dir / "ns"
     changed = directory.exists()
-    if changed and containers_left(module, directory / "podman"):
-        module.exit_json(changed=False, podman=str(directory / "podman"), msg="kept: another lab uses it")
+    others = other_labs(module, directory)
+    if not module.check_mode:
+        (directory / LABS / module.params["lab"]).unlink(missing_ok=True)
+    if changed and (others or containers_left(module, directory / "podman")):
+        msg = f"kept: the lab {', '.join(others)} uses it" if others else "kept: there are containers"
+        module.exit_json(changed=False, podman=str(directory / "podman"), msg=msg)
     if changed and not module.check_mode:
         before = json.loads((directory / "before.json").read_text()) if (directory / "before.json").exists() else {}
         for path in (namespace, mount_dir):
@@ -128,10 +148,33 @@ def absent(module: AnsibleModule, directory: Path) -> None:
         remove_cgroups([path for path in CGROUP_PARENTS if path not in before.get("cgroup_parents", [])])
         for path in (namespace, directory / "podman", directory / "before.json"):
             path.unlink(missing_ok=True)
-        for path in (mount_dir, directory):
+        for name in other_labs(module, directory, gone=True):
+            (directory / LABS / name).unlink(missing_ok=True)
+        for path in (mount_dir, directory / LABS, directory):
             if path.exists():
                 path.rmdir()
     module.exit_json(changed=changed, podman="")
+
+
+def register(module: AnsibleModule, directory: Path) -> None:
+    """Note that a lab uses the namespace, before it has any container."""
+    (directory / LABS).mkdir(mode=0o700, exist_ok=True)
+    (directory / LABS / module.params["lab"]).write_text(module.params["checkout"])
+
+
+def other_labs(module: AnsibleModule, directory: Path, gone: bool = False) -> list[str]:
+    """Return the other labs that are noted, whose checkout is there, or, with `gone`, is not there any more."""
+    notes = sorted((directory / LABS).iterdir()) if (directory / LABS).is_dir() else []
+    others = [note for note in notes if note.name != module.params["lab"]]
+    return [note.name for note in others if gone is not Path(note.read_text() or "/").is_dir()]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let one lab at a time make or remove the namespace."""
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def containers_left(module: AnsibleModule, podman: Path) -> bool:
@@ -158,9 +201,10 @@ def remove_cgroups(parents: list[str]) -> None:
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     directory = Path(module.params["directory"])
-    if module.params["state"] == "present":
-        present(module, directory)
-    absent(module, directory)
+    with alone():
+        if module.params["state"] == "present":
+            present(module, directory)
+        absent(module, directory)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,27 @@ def _disable(units: Sequence[str]) -> str:
     return f'for unit in {words}; do if {test}; then chroot "$1" systemctl disable "$unit" || exit 1; fi; done'
 
 
+def removable_images(images: str, used: str, repository: str) -> list[str]:
+    """Return the images of a repository that no container uses, by name and tag.
+
+    Args:
+        images: lines ``repository:tag id``.
+        used: image ids of all containers, shortened or not, one a line.
+        repository: image name without tag.
+    """
+    in_use = [_plain_id(identity) for identity in used.split()]
+    found = []
+    for line in images.splitlines():
+        name, _, identity = line.strip().partition(" ")
+        if name.rpartition(":")[0] == repository and not any(_plain_id(identity).startswith(short) for short in in_use):
+            found.append(name)
+    return sorted(found)
+
+
+def _plain_id(identity: str) -> str:
+    return identity.strip().rpartition(":")[2]
+
+
 def import_changes() -> list[str]:
     """Return what ``podman import`` must note down so that the image starts systemd and stops in an orderly way."""
     return ["--change", 'CMD ["/lib/systemd/systemd"]', "--change", "STOPSIGNAL SIGRTMIN+3"]
