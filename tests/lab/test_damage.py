@@ -33,6 +33,10 @@ KEY = "Write the key"
 CONFIG = "Write slurm.conf, gres.conf and cgroup.conf on the controller"
 APPLY = ("Restart slurmctld", "Hand the new configuration to all nodes")
 STATE = "Create the state directories of Slurm"
+HOOKS = "/usr/local/libexec/rackweave"
+HOOK_TASK = "Install what slurmd runs around jobs and for the health of the node"
+HOOK_DIRECTORIES = "Create the directories of programs that slurmd runs"
+EXPECTATIONS = "Tell the scripts of the node what it must have"
 LIMITS_FILE = "/etc/security/limits.d/90-rackweave.conf"
 SYSTEM_FILE = "/etc/systemd/system.conf.d/90-rackweave.conf"
 DROPIN = "/etc/systemd/system/slurmd.service.d/rackweave.conf"
@@ -55,6 +59,15 @@ DAMAGES = (
     Damage("gpu01", "chmod 0440 /etc/munge/munge.key", (KEY, "Restart munge")),
     Damage("ctl", "sed -i s/SlurmdTimeout=20/SlurmdTimeout=300/ /etc/slurm/slurm.conf", (CONFIG,), APPLY),
     Damage("gpu02", f"sed -i s/infinity/8M/ {DROPIN}", (DROPIN_TASK,), (*RESTART, *DOCUMENT)),
+    Damage("gpu01", f"echo exit >> {HOOKS}/slurm-prolog", (HOOK_TASK,)),
+    Damage("gpu02", f"rm {HOOKS}/slurm-health", (HOOK_TASK,)),
+    Damage("gpu02", f"chmod 0644 {HOOKS}/slurm-epilog", (HOOK_TASK,)),
+    Damage("gpu01", "rmdir /etc/rackweave/prolog.d", (HOOK_DIRECTORIES,)),
+    Damage("gpu02", "chmod 0777 /etc/rackweave/epilog.d", (HOOK_DIRECTORIES,)),
+    Damage("gpu01", "sed -i s/nvidia0/nvidia9/ /etc/rackweave/slurm-node.json", (EXPECTATIONS,)),
+    Damage("gpu02", "rm /etc/rackweave/slurm-node.json", (EXPECTATIONS,)),
+    Damage("ctl", "rm /etc/slurm/topology.conf", (CONFIG,), APPLY),
+    Damage("ctl", "sed -i s/nvidia/nvidea/ /etc/slurm/gres.conf", (CONFIG,), (*APPLY, *RESTART)),
     Damage("gpu01", "systemctl stop slurmd", ("Start slurmd",)),
     Damage("gpu02", "systemctl disable slurmd", ("Start slurmd",)),
     Damage("ctl", "systemctl disable slurmctld", ("Start slurmctld",)),
