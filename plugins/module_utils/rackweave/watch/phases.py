@@ -17,7 +17,8 @@ _LOAD = re.compile(
 _OPT_INIT = re.compile(
     r"initialize_optimizer_states|_configure_(?:zero|basic|distributed|bf16|fp16)\w*_?optimizer|_configure_optimizer"
     r"|init_optimizer|get_megatron_optimizer|setup_optimizer|build_optimizer|create_optimizer|configure_optimizers|"
-    r"_create_fp32|_setup_for_real_optimizer|_link_all_hp_params|DeepSpeedZeroOptimizer|_init_optimizer"
+    r"_create_fp32|_setup_for_real_optimizer|_link_all_hp_params|DeepSpeedZeroOptimizer|_init_optimizer|"
+    r"(?:zero/stage\w*|\w*optimizer)\.py __init__$"
 )
 _OPT_STEP = re.compile(
     r"^(?:optimizer_step|_optimizer_step|step|_step|_take_model_step|_single_tensor_adamw?|_multi_tensor_adamw?|"
@@ -196,7 +197,7 @@ def _from_stack(stack: list[tuple[str, str]]) -> str | None:
     both = [f"{file} {function}" for file, function in stack if file != "<code>"]
     if any(_LOAD.search(entry) for entry in both):
         return "checkpoint_load"
-    if any(_OPT_INIT.search(entry) for entry in both) and not any(name == "train_step" for name in names):
+    if any(_OPT_INIT.search(entry) for entry in [*both, *code]) and not any(name == "train_step" for name in names):
         return "optimizer_init"
     directions = [name for name in names if not _NOT_DIRECTION.match(name)]
     if any(_BACKWARD.match(name) for name in directions) or any(".backward(" in text for text in code):

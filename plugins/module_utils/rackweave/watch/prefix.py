@@ -78,6 +78,12 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("file", re.compile(r"\[(?P<lv>[IWEF]) (?P<file>[\w./-]+\.(?:cpp|hpp|cc|py)(?::\d+)?)\] ?")),
     ("kernel", re.compile(r"(?P<host>" + _HOST + r") kernel(?:\[\d+\])?: ?")),
     ("kernel", re.compile(r"kernel(?:\[\d+\])?: ?")),
+    ("kernel", re.compile(r"kern: +\w+: +\[" + _ISO + r"\]: ?")),
+    ("logger", re.compile(r"(?:[\w.-]+ - )?(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) - ")),
+    (
+        "logger",
+        re.compile(r"\| *(?:TRACE|DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL) *\|(?: *[\w.<>]+:[\w.<>]+:\d+ +-)? *"),
+    ),
     (
         "daemon",
         re.compile(
@@ -99,7 +105,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("label", re.compile(r"\[\d{0,3}m ?")),
     ("label", re.compile(r"\[\d{1,6}\] (?=\S+:\d+:\d+ \[|\[rank)")),
     ("label", re.compile(r" *\d{1,6}: +(?=\S)|\d{1,6}: ?(?=\[)")),
-    ("host", re.compile(r"(?P<host>[A-Za-z](?:[\w-]*[\w])?(?:\.[\w-]+)*): +(?=\S)")),
+    ("host", re.compile(r"(?P<host>[A-Za-z](?:[\w-]*[\w])?(?:\.[\w-]+)*|\d{1,3}(?:\.\d{1,3}){3}): +(?=\S)")),
     ("ray", re.compile(r"\((?:[\w.: ]+ )?pid=\d+(?:, ip=(?P<host>[\w.:]+))?\) ")),
     (
         "level",
@@ -111,7 +117,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("level", re.compile(r"\[(?:Global )?[Rr]ank[ :=](?P<grank>\d+)\]:? ?")),
 )
 
-_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 \t[<({"
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 \t[<({|"
 # A prefix that can begin with this character, found once by asking each pattern's own first set.
 _STARTS = {
     "time": "0123456789 \t[<" + "JFMASONDTW",
@@ -261,15 +267,15 @@ def _unwrap(full: str) -> str:
     """Take the message out of a JSON line of a container runtime or the journal."""
     if not full.startswith("{") or not full.rstrip().endswith("}"):
         return full
-    if '"log"' not in full and '"MESSAGE"' not in full and '"message"' not in full:
+    if not any(key in full for key in ('"log"', '"MESSAGE"', '"message"', '"msg"')):
         return full
     try:
         record = json.loads(full)
     except ValueError:
         return full
-    message = record.get("log", record.get("MESSAGE", record.get("message")))
-    if not isinstance(message, str):
-        return full
+    message = next((record[key] for key in ("log", "MESSAGE", "message", "msg") if key in record), None)
+    if not isinstance(message, str) or "loss" in record:
+        return full  # a record of a step is read as a whole
     front = ""
     moment = record.get("time", record.get("@timestamp", record.get("timestamp")))
     if isinstance(moment, str):
@@ -279,6 +285,9 @@ def _unwrap(full: str) -> str:
         front += host + " kernel: "
     elif isinstance(host, str):
         front += host + ": "
+    rank = record.get("rank")
+    if isinstance(rank, int) and not isinstance(rank, bool):
+        front += f"[rank{rank}]: "
     return front + message.rstrip("\n").replace("\n", " ")
 
 

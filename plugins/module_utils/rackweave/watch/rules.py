@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
@@ -71,6 +72,9 @@ def _nan_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
         yield _make("num.nan", hit, 20, set(finding.ranks), set(finding.hosts))
 
 
+_SRUN_LABEL = re.compile(r"\s*\d+: ")
+
+
 def _node_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """Several nodes start with the same node rank: it was expanded where the script was written."""
     hits = store.of("fact:node_rank")
@@ -78,12 +82,13 @@ def _node_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
     if not hits or nnodes == 1:
         return
     # One command is often shown twice, by a shell's trace and by a launcher, or again after a restart; only the same
-    # rank from two hosts (or two tasks of one srun) proves anything.
+    # rank from two hosts proves anything, or one rank alone in the output of all tasks of an srun (with its labels).
     places: dict[str, set[str]] = defaultdict(set)
     for hit in hits:
-        if hit.line.host or hit.line.rank is not None:
-            places[hit.groups["node_rank"]].add(hit.line.host or f"task {hit.line.rank}")
-    if max((len(names) for names in places.values()), default=0) >= 2:
+        places[hit.groups["node_rank"]].update([hit.line.host] if hit.line.host else [])
+    labelled = [hit for hit in hits if hit.line.host is None and _SRUN_LABEL.match(hit.line.full)]
+    alone = len(places) == 1 and nnodes > 1 and any(hit.count >= nnodes for hit in labelled)
+    if alone or max(len(names) for names in places.values()) >= 2:
         yield _make("launch.node_rank_early_expansion", hits[0], 14)
 
 

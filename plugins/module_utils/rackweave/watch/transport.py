@@ -46,6 +46,8 @@ _PLUGIN_MISSING = re.compile(
     r"(?P<names>.+)|No plugin found(?: \((?P<none>[^)]*)\))?)"
 )
 _LACKS = re.compile(r"(?P<lib>[\w./+-]+\.so[\w.]*): cannot open shared object|undefined symbol|GLIBC|version `")
+# A file name with a suffix is that of a plugin somebody asked for; without one it is what NCCL always tries.
+_NAMED = re.compile(r"Could not find: .*\blibnccl-net-\w+\.so")
 _WHILE = re.compile(r"when loading (?P<plugin>\S+)")
 _OFI = re.compile(r"NET/OFI (?:Selected [Pp]rovider is|Using) (?P<provider>\w+)")
 _COMM = re.compile(
@@ -236,7 +238,7 @@ class Transport:
         wanted = loading["plugin"] if loading else (match["plugin"] or "libnccl-net")
         if lacks and not (lacks["lib"] and wanted.split("/")[-1].split(".so")[0] in lacks["lib"]):
             host.plugin_line = line
-        elif host.settings.get("NCCL_NET_PLUGIN", "none").lower() not in ("none", ""):
+        elif host.settings.get("NCCL_NET_PLUGIN", "none").lower() not in ("none", "") or _NAMED.search(line.text):
             # The plugin was asked for by name, so its absence is worth a note.
             host.plugin_line = line
         return True

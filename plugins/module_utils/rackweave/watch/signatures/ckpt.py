@@ -108,6 +108,8 @@ TABLE = (
         r"unable to|not supported).{0,60}\breshard)|"
         r"(?i:checkpoint\b.{0,120}\b(?:different|another) (?:TP|PP|DP|tensor|pipeline|data|world|parallel)"
         r"\w*.{0,80})(?i:not supported|unsupported|cannot|does not match|mismatch)|"
+        r"(?i:(?:tensor|pipeline|data|expert|context)[ _-](?:model[ _-])?parallel[ _-]size[ =:(]+\d+.{0,60}"
+        r"\b(?:into|but|current|with)\b.{0,60}parallel[ _-]size[ =:(]+\d+)|"
         r"(?i:load\w* checkpoint.{0,80}world size \d+.{0,60}(?:but|current|with).{0,40}\d+)",
         "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world "
         "size of 8 but the "

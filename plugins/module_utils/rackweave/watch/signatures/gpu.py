@@ -118,6 +118,7 @@ TABLE = (
             "SYSTEM_NOT_READY",
             "SystemNotReady",
             "atal error on NVSwitch",
+            "NVSwitch fatal error",
             "abric manager",
             "abric Manager",
         ),

@@ -117,7 +117,10 @@ TABLE = (
             "message truncated",
             "essage truncated",
         ),
-        r"(?i)mismatch between collectives on ranks|mismatched collectives?\b|collective (?:type |op )"
+        # Each rank compares itself with rank 0, 1, 2 … and tells the first that differs: where two or more before it
+        # agree, that one is odd.
+        r"(?i)mismatch between collectives on ranks(?:.*but Rank (?P<rank>[2-9]|\d{2,}) is running)?|"
+        r"mismatched collectives?\b|collective (?:type |op )"
         r"?mismatch|collectives are mismatched|"
         r"desync(?:hronization)? detected|NET/Socket ?: .*message truncated ?: receiv(?:ing|ed) \d+ bytes instead of",
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "

@@ -69,6 +69,17 @@ TABLE = (
         depth=13,
     ),
     S(
+        "mem.host_oom/ray",
+        "mem.host_oom",
+        ("due to memory pressure", "running low on memory"),
+        r"[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.*IP: (?P<host>[\w.:-]+?)\))?|"
+        r"killed due to the node running low on memory",
+        "(raylet) node_manager.cc:3064: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers "
+        "crashed due to other reasons at node (ID: 201f, IP: 192.0.2.7) over the last time period.",
+        blame="host",
+        depth=13,
+    ),
+    S(
         "mem.host_oom/user",
         "mem.host_oom",
         (

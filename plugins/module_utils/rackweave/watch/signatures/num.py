@@ -25,9 +25,11 @@ TABLE = (
             "rerun on a different GPU",
             "is reproducible within the tolerance",
             "RESUME_TO_DISAMBIGUATE",
+            "GPU for disambiguation",
         ),
         r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible transient error|reproducible "
         r"within the tolerance|rerun on a different GPU)|"
+        r"rank (?P<rank2>\d+) on node (?P<host2>[\w.-]+):.*(?:possible transient error|GPU for disambiguation)|"
         r"Possible transient error!|First rerun: unexpected result is (?:not )?reproducible|Need to rerun "
         r"on a different GPU",
         "ERROR:megatron.core.rerun_state_machine:Rank 3, node host1, device 3, iteration #3021: Possible "

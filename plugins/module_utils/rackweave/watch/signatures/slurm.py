@@ -43,8 +43,8 @@ TABLE = (
     S(
         "slurm.preempted/slurm",
         "slurm.preempted",
-        ("DUE TO PREEMPTION", "PREEMPTED", "reempted", "preempting"),
-        r"DUE TO PREEMPTION|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bPREEMPTED\b|JobState=PREEMPTED|(?:JobId=\d+|"
+        ("PREEMPTION", "PREEMPTED", "reempted", "preempting"),
+        r"(?i:DUE TO PREEMPTION)|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bPREEMPTED\b|JobState=PREEMPTED|(?:JobId=\d+|"
         r"job \d+)\b.{0,60}\b[Pp]reempted\b|[Pp]reempted (?:JobId=|job )\d+",
         "slurmstepd: error: *** STEP 4412.0 ON host1 CANCELLED AT 2026-08-02T09:09:37 DUE TO PREEMPTION ***",
         depth=32,
@@ -63,6 +63,7 @@ TABLE = (
         "slurm.requeued_held",
         (
             "requeued held",
+            "requeued_held",
             "requeued in held",
             "equeue and hold",
             "requeued and held",
@@ -76,7 +77,7 @@ TABLE = (
         ),
         r"\((?:job )?(?:launch (?:failed|failure)(?: limit exceeded)?,? )?requeued(?: and| in)? held(?: "
         r"state)?\)|(?i:requeued (?:in|and) held)|JobHeldAdmin|SPECIAL_EXIT|REQUEUE_HOLD|"
-        r"(?i:launch fail\w*(?: limit exceeded)? requeued held)",
+        r"(?i:launch[ _]fail[a-z]*(?:[ _]limit[ _]exceeded)?[ _]requeued[ _]held)|Reason=\w*requeued_held",
         "  4412       gpu   mds-3d     user  PENDING       0:00 1-00:00:00     8 (launch failed requeued held)",
         depth=24,
     ),
