@@ -13,7 +13,8 @@ def acceptance_judgement(report, host):
 
 def failure_words(result, task):
     """Return one line for a drain's reason: what our own tasks say, else the task's name with its message."""
-    message = result.get("msg") or result.get("stderr") or "failed"
+    failed = next((item for item in result.get("results") or [] if item.get("failed")), result)
+    message = failed.get("msg") or failed.get("stderr") or result.get("msg") or "failed"
     lines = [line.strip() for line in str(message).splitlines() if line.strip()]
     first = lines[0] if lines else "failed"
     return first if str(task).startswith("Keep a node out") else f"{task}: {first}"

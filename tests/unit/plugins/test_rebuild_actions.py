@@ -113,3 +113,26 @@ def test_a_rebuild_provisions_with_the_roles_of_provision_in_their_order():
     tasks = yaml.safe_load((ROOT / "roles/rebuild/tasks/provision.yml").read_text())
     assert len(roles_of(plays)) > 5
     assert roles_of(tasks) == roles_of(plays)
+
+
+@pytest.mark.parametrize(
+    ("result", "task", "words"),
+    [
+        (
+            {"msg": "lost: GPUs: 8 before, 7 now\nmore"},
+            "Keep a node out that lost a part",
+            "lost: GPUs: 8 before, 7 now",
+        ),
+        ({"msg": "no package torch"}, "Install packages", "Install packages: no package torch"),
+        (
+            {"msg": "One or more items failed", "results": [{"msg": "ok"}, {"failed": True, "msg": "gone"}]},
+            "Reserve the node, then resume it",
+            "Reserve the node, then resume it: gone",
+        ),
+        ({}, "Start", "Start: failed"),
+    ],
+)
+def test_the_reason_of_a_drain_is_what_failed(result, task, words):
+    from ansible_collections.rackweave.cluster.plugins.filter.rebuild import failure_words
+
+    assert failure_words(result, task) == words
