@@ -117,6 +117,7 @@ class ActionModule(ActionBase):
                 verdict=conclusion.document,
                 submission=conclusion.look.get("submission"),
                 reference_loss=reference_loss(conclusion.data),
+                incidents=tuple(item.document for item in conclusion.ended if item.document["severity"] != "info"),
             )
         )
         files = {"status.json": write_json(status), "report.html": page}

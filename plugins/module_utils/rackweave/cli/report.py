@@ -78,7 +78,14 @@ def load_report(run_dir: Path) -> RunReport:
         verdict=verdict,
         submission=submission,
         reference_loss=reference,
+        incidents=_incidents(attempts_dir, names),
     )
+
+
+def _incidents(attempts_dir: Path, names: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+    """Return the verdicts of attempts that ended badly, as far as a watch kept them."""
+    found = (_optional(attempts_dir / name / "verdict.json") for name in names)
+    return tuple(item for item in found if item is not None and item.get("severity") != "info")
 
 
 def _progress(attempt: Path, target: int | None) -> Progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from html import escape
 from typing import Any
 
@@ -13,13 +12,17 @@ from ..run.progress import Progress, StepPoint, duration
 from .layout_picture import layout_picture
 from .page import heading, page, paragraph, table, tiles
 from .svg import Level, Series, line_chart
+from .timeline import moment, time_spent, timeline
+
+BAD_ENDS = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 
 
 @dataclass(frozen=True)
 class RunReport:
     """What a page shows; ``attempts`` oldest first, documents as their files hold them.
 
-    ``reference_loss`` is a level to compare the validation loss with: its name and its value in nats.
+    ``reference_loss`` is a level to compare the validation loss with: its name and its value in nats. ``incidents`` are
+    the verdicts of attempts that ended badly, oldest first.
     """
 
     run: str
@@ -30,6 +33,7 @@ class RunReport:
     verdict: Mapping[str, Any] | None = None
     submission: Mapping[str, Any] | None = None
     reference_loss: tuple[str, float] | None = None
+    incidents: tuple[Mapping[str, Any], ...] = ()
 
 
 def render_run_page(report: RunReport) -> str:
@@ -45,13 +49,20 @@ def render_run_page(report: RunReport) -> str:
     if any(point.mfu is not None for one in report.attempts for point in one.steps):
         series = [_series("MFU", "a", report.attempts, lambda point: point.mfu)]
         parts.append(line_chart("Model FLOPs utilisation (measured)", "step", "fraction", series, from_zero=True))
-    memory = [_series("peak memory of rank 0", "a", report.attempts, lambda point: point.peak_memory_gib)]
+    memory = [_series("peak memory of rank 0 (measured)", "a", report.attempts, lambda point: point.peak_memory_gib)]
     parts.append(line_chart("Memory", "step", "GiB", memory, from_zero=True))
+    parts += _time_parts(report)
     parts += _expectation_parts(report)
     parts += _layout_parts(report)
-    parts += _evidence_parts(report.verdict)
+    parts += _incident_parts(report)
+    parts += _checkpoint_parts(report.attempts)
     parts += _attempt_parts(report.attempts)
-    return page(f"Rackweave run {report.run}", parts)
+    return page(f"Rackweave run {report.run}", [_scrollable(part) for part in parts])
+
+
+def _scrollable(part: str) -> str:
+    """Let a chart keep a readable size on a narrow screen."""
+    return f'<div class="wide">{part}</div>' if part.startswith("<svg") else part
 
 
 def _origin(plan: RunPlan | None) -> str:
@@ -62,7 +73,8 @@ def _banner(report: RunReport) -> str:
     verdict = report.verdict
     if verdict is None:
         return f'<div class="banner">job {escape(report.state.lower())}</div>'
-    good = verdict.get("severity") == "info"
+    # Who cancels a job gives no cause, so the severity alone would call that a good end.
+    good = verdict.get("severity") == "info" and verdict.get("state") not in BAD_ENDS
     words = str(verdict.get("sentence"))
     action = "" if good else f"<br><b>First action:</b> {escape(str(verdict.get('first_action')))}"
     return f'<div class="banner {"good" if good else "bad"}">{escape(words)}{action}</div>'
@@ -85,6 +97,9 @@ def _figures(report: RunReport) -> list[tuple[str, str]]:
         figures.append(("median step", f"{newest.step_time_s:.3g} s"))
     if newest.last_checkpoint is not None:
         figures.append(("checkpoint", f"step {newest.last_checkpoint.step}"))
+    ratio = time_spent(report.attempts).ratio
+    if ratio is not None:
+        figures.append(("effective time", f"{ratio:.1%}"))
     return [*figures, ("attempts", str(len(report.attempts)))]
 
 
@@ -118,7 +133,7 @@ def _levels(report: RunReport) -> list[Level]:
 
 
 def _layout_parts(report: RunReport) -> list[str]:
-    plan, verdict = report.plan, report.verdict or {}
+    plan = report.plan
     if plan is None:
         return []
     sizes = plan.document["sizes"]
@@ -129,8 +144,76 @@ def _layout_parts(report: RunReport) -> list[str]:
         f"{plan.parallel.data_parallel_size}, sequence length {plan.document['model']['sequence_length']}, "
         f"recompute {sizes['recompute']}"
     )
-    picture = layout_picture(plan, verdict.get("ranks", []), verdict.get("hosts", []))
-    return [heading("Layout"), paragraph(words), f'<div class="wide">{picture}</div>']
+    ranks, hosts = _blamed(_incidents(report))
+    marked = [
+        paragraph("⚠ marks what an incident below names: " + ", ".join([*(f"rank {rank}" for rank in ranks), *hosts]))
+    ]
+    picture = layout_picture(plan, ranks, hosts)
+    return [
+        heading("Layout"),
+        paragraph(words),
+        *(marked if ranks or hosts else []),
+        f'<div class="wide">{picture}</div>',
+    ]
+
+
+def _incidents(report: RunReport) -> list[Mapping[str, Any]]:
+    """All verdicts of bad ends; the newest is among them, whoever kept it."""
+    newest = report.verdict
+    known = [item.get("attempt") for item in report.incidents]
+    bad = newest is not None and newest.get("severity") != "info"
+    return [*report.incidents, *([newest] if newest is not None and bad and newest.get("attempt") not in known else [])]
+
+
+def _blamed(incidents: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[str]]:
+    """Ranks and hosts that incidents name, in their fields or in the culprit's words."""
+    ranks: dict[int, None] = {}
+    hosts: dict[str, None] = {}
+    for item in incidents:
+        words = str(item.get("culprit", "")).split(",")
+        ranks.update(dict.fromkeys(item.get("ranks", [])))
+        ranks.update(dict.fromkeys(int(word[5:]) for word in words if word.startswith("rank:") and word[5:].isdigit()))
+        hosts.update(dict.fromkeys(item.get("hosts", [])))
+        hosts.update(dict.fromkeys(word[5:] for word in words if word.startswith("host:")))
+    return list(ranks), list(hosts)
+
+
+def _time_parts(report: RunReport) -> list[str]:
+    """Where the time went: a picture, and the figure that operators are measured by."""
+    bad = [str(item.get("attempt")) for item in _incidents(report)]
+    spent = time_spent(report.attempts)
+    parts = [timeline(report.attempts, bad)]
+    if spent.ratio is not None:
+        rest = max(0.0, spent.total_s - spent.useful_s - spent.repeated_s)
+        words = (
+            f"Effective-time ratio {spent.ratio:.1%} (measured): {duration(spent.useful_s)} of steps that count in "
+            f"{duration(spent.total_s)} from the first event to the last; {duration(spent.repeated_s)} of steps done "
+            f"twice, {duration(rest)} of starting, waiting, evaluating and saving."
+        )
+        parts.append(paragraph(words))
+    return parts
+
+
+def _checkpoint_parts(attempts: tuple[Progress, ...]) -> list[str]:
+    """Each checkpoint once, with the furthest state it reached, and what training waited for it."""
+    rows: dict[int, dict[str, Any]] = {}
+    for attempt in attempts:
+        for item in attempt.checkpoints:
+            row = rows.setdefault(item.step, {"states": [], "stall": None, "path": item.path})
+            row["states"].append(item.state)
+            row["stall"] = item.seconds if item.state == "saved" else row["stall"]
+    if not rows:
+        return []
+    shown = sorted(rows.items())[-16:]
+    cells = [
+        (step, ", ".join(dict.fromkeys(row["states"])), "yes" if "validated" in row["states"] else "no",
+         _seconds(row["stall"]), row["path"])
+        for step, row in shown
+    ]  # fmt: skip
+    return [
+        heading("Checkpoints"),
+        table(("step", "states", "validated", "training waited", "path"), cells),
+    ]
 
 
 def _expectation_parts(report: RunReport) -> list[str]:
@@ -155,17 +238,23 @@ def _expectation(name: str, unit: str, predicted: float | None, measured: float 
     return name, shown, f"{measured:.3g} {unit}" if measured is not None else "-", ratio
 
 
-def _evidence_parts(verdict: Mapping[str, Any] | None) -> list[str]:
-    if verdict is None or not verdict.get("evidence"):
-        return []
-    named = [
-        ("class", verdict["diagnosis_class"]),
-        ("culprit", verdict["culprit"]),
-        ("phase", verdict.get("phase") or "-"),
-        ("also seen", ", ".join(verdict.get("others", [])) or "-"),
-    ]
-    lines = "\n".join(escape(str(line)) for line in verdict["evidence"])
-    return [heading("What happened"), table(("", ""), named), f"<pre>{lines}</pre>"]
+def _incident_parts(report: RunReport) -> list[str]:
+    """Every bad end with its evidence, the newest first."""
+    parts = []
+    for verdict in reversed(_incidents(report)):
+        named = [
+            ("what", verdict.get("sentence", "-")),
+            ("class", verdict["diagnosis_class"]),
+            ("culprit", verdict["culprit"]),
+            ("phase", verdict.get("phase") or "-"),
+            ("also seen", ", ".join(verdict.get("others", [])) or "-"),
+            ("first action", verdict.get("first_action", "-")),
+        ]
+        parts += [heading(f"Incident in attempt {verdict.get('attempt') or '-'}"), table(("", ""), named)]
+        if verdict.get("evidence"):
+            lines = "\n".join(escape(str(line)) for line in verdict["evidence"])
+            parts.append(f"<pre>{lines}</pre>")
+    return parts
 
 
 def _attempt_parts(attempts: tuple[Progress, ...]) -> list[str]:
@@ -173,35 +262,30 @@ def _attempt_parts(attempts: tuple[Progress, ...]) -> list[str]:
     for attempt in reversed(attempts):
         parts.append(heading(f"Attempt {attempt.attempt}"))
         if attempt.phases:
-            parts.append(table(("phase of rank 0", "entered", "lasted"), _phase_rows(attempt)))
-        saved = [(item.step, item.state, item.path, _seconds(item.seconds)) for item in attempt.checkpoints[-12:]]
-        if saved:
-            parts.append(table(("checkpoint at step", "state", "path", "took"), saved))
+            parts.append(table(("start-up phase of rank 0", "entered", "lasted"), _phase_rows(attempt)))
         if attempt.unreadable_lines:
             parts.append(paragraph(f"{attempt.unreadable_lines} lines of events.jsonl could not be read", "muted"))
     return parts
 
 
 def _phase_rows(attempt: Progress) -> list[tuple[str, str, str]]:
-    """Start-up phases one by one; what repeats during training is left out after the first dozen."""
-    shown = attempt.phases[:12]
-    ends = [change.time for change in attempt.phases[1:13]]
-    last_step = attempt.steps[-1].time if attempt.steps else None
-    ends += [last_step or ""] * (len(shown) - len(ends))
-    return [(change.phase, change.time, _between(change.time, end)) for change, end in zip(shown, ends)]
+    """The phases up to the first step, one by one; what comes after them is in the picture of times."""
+    begun = attempt.steps[0].time if attempt.steps else None
+    shown = [change for change in attempt.phases if begun is None or change.time < begun][:12]
+    ends = [change.time for change in shown[1:]] + [begun or ""]
+    return [(change.phase, _clock(change.time), _between(change.time, end)) for change, end in zip(shown, ends)]
+
+
+def _clock(value: str) -> str:
+    """A time as the table shows it, without parts of a second; a text that is no time stays as it is."""
+    return value[:19].replace("T", " ") if moment(value) is not None else value
 
 
 def _between(start: str, end: str) -> str:
-    try:
-        seconds = (_moment(end) - _moment(start)).total_seconds()
-    except ValueError:
+    begun, ended = moment(start), moment(end)
+    if begun is None or ended is None or ended < begun:
         return "-"
-    return _seconds(seconds) if seconds >= 0 else "-"
-
-
-def _moment(value: str) -> datetime:
-    # Python 3.9 does not read a trailing Z.
-    return datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
+    return _seconds(ended - begun)
 
 
 def _seconds(value: float | None) -> str:
