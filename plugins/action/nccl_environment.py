@@ -6,15 +6,15 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.rackweave.cli.documents import load_documents, load_files
+from ..module_utils.rackweave.cli.documents import files_of, load_file
 from ..module_utils.rackweave.cli.json_files import differences, write_files
 from ..module_utils.rackweave.cli.nccl import stale_environments
 from ..module_utils.rackweave.errors import DocumentError, RackweaveError
 from ..module_utils.rackweave.fabric.block import read_fabric
-from ..module_utils.rackweave.fabric.environment import render_environments
+from ..module_utils.rackweave.fabric.environment import render_environment
 from ..module_utils.rackweave.fabric.findings import BLOCK
 from ..module_utils.rackweave.fabric.request import PROFILES, EnvironmentRequest
-from ..module_utils.rackweave.hardware.document import NodeDocument, read_document
+from ..module_utils.rackweave.hardware.document import read_document
 
 REQUEST_SPEC = {
     "fabric": {"type": "dict", "required": True},
@@ -52,19 +52,16 @@ class ActionModule(ActionBase):
         )
         try:
             request = build_request(args)
-            given = args["documents"]
-            if args["document_files"] is not None:
-                given = load_files({host: Path(path) for host, path in args["document_files"].items()})
-            documents = choose_documents(given, args["documents_dir"], args["hosts"])
-            environments = render_environments(documents, request)
-            stale = stale_environments(args["dest"], environments, request) if args["dest"] else {}
+            documents = choose_documents(
+                args["documents"], args["documents_dir"], args["hosts"], args["document_files"]
+            )
+            environments, findings, stale = render(documents, request, args["dest"])
             files = {name: text for name, text in stale.items() if name.endswith(".conf")}
             diff = differences(args["dest"], files) if files and self._task.diff else []
             if stale and not self._task.check_mode:
                 write_files(args["dest"], stale)
         except (RackweaveError, OSError) as exc:
             return {**result, "failed": True, "msg": str(exc)}
-        findings = [it.as_dict() for environment in environments.values() for it in environment.findings]
         blocking = [it for it in findings if it["severity"] == BLOCK]
         if blocking and args["fail_on_block"]:
             lines = "\n".join(f"{it['host']}: {it['kind']}: {it['message']}" for it in blocking)
@@ -73,7 +70,7 @@ class ActionModule(ActionBase):
             **result,
             "changed": bool(stale),
             "files_changed": sorted(stale),
-            "environments": {host: environment.variables for host, environment in environments.items()},
+            "environments": environments,
             "findings": findings,
             "diff": diff,
         }
@@ -94,22 +91,44 @@ def build_request(args):
     )
 
 
-def choose_documents(documents, directory, hosts):
-    """Return the documents given, or those of a directory; of the named hosts only, in their order.
+def render(documents, request, dest):
+    """Return the variables of each host, all findings, and the texts of the files in `dest` that differ.
+
+    One host after the other, and of each only this is kept: what a thousand documents hold at the same time would cost
+    each of them more than the same document alone.
+    """
+    variables, findings, stale = {}, [], {}
+    for document in documents:
+        environment = render_environment(document, request)
+        variables[document.host] = environment.variables
+        findings += [it.as_dict() for it in environment.findings]
+        if dest:
+            stale.update(stale_environments(dest, {document.host: environment}, request))
+    return variables, findings, stale
+
+
+def choose_documents(documents, directory, hosts, files=None):
+    """Return the documents given, or read them one by one; of the named hosts only, in their order.
+
+    Args:
+        documents: parsed documents, as a list or a mapping by host; or None for those of `files` (paths by host), else
+            of `directory`.
 
     Raises:
         DocumentError: if a host has none.
     """
-    if documents is None:
-        found = load_documents(Path(directory))
-    else:
+    if documents is not None:
         values = documents.values() if isinstance(documents, dict) else documents
-        found = [item if isinstance(item, NodeDocument) else read_document(item) for item in values]
-    by_host = {document.host: document for document in found}
-    missing = [host for host in hosts or [] if host not in by_host]
-    if missing or not found:
+        sources = {document.host: document for document in map(read_document, values)}
+    elif files is not None:
+        sources = {host: Path(path) for host, path in files.items()}
+    else:
+        sources = files_of(Path(directory))
+    missing = [host for host in hosts or [] if host not in sources]
+    if missing or not sources:
         wanted = ", ".join(missing) or "any host"
         raise DocumentError(
             f"no node document of {wanted}{' in ' + str(directory) if directory else ''}; observe it first"
         )
-    return [by_host[host] for host in hosts] if hosts else found
+    chosen = {host: sources[host] for host in hosts} if hosts else sources
+    return (load_file(host, it) if isinstance(it, Path) else it for host, it in chosen.items())

@@ -251,3 +251,4 @@ def test_benchmark_of_200_and_800_hosts(run_action, tmp_path, capsys, pytestconf
         shown = ", ".join(f"{n}: {s:.2f}" for n, s in seconds.items())
         sys.stdout.write(f"\nnccl_environment, processor seconds by hosts (minimum of 5): {shown}\n")
         sys.stdout.write(f"ratio of 800 to 200 hosts, start-up subtracted: {ratio:.2f}\n")
+    assert ratio <= 4.4

@@ -16,7 +16,7 @@ def load_documents(directory: Path) -> list[NodeDocument]:
     Raises:
         DocumentError: if a file is no JSON, follows another schema, or bears another name than its host.
     """
-    return load_files({path.stem: path for path in sorted(directory.glob("*.json"))})
+    return load_files(files_of(directory))
 
 
 def load_files(files: Mapping[str, Path]) -> list[NodeDocument]:
@@ -25,22 +25,31 @@ def load_files(files: Mapping[str, Path]) -> list[NodeDocument]:
     Raises:
         DocumentError: as `load_documents` does.
     """
-    documents = []
-    for host, path in files.items():
-        try:
-            document = read_document(json.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise DocumentError(f"node document {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise DocumentError(f"node document {path} is not JSON: {error}") from error
-        except DocumentError as error:
-            raise DocumentError(f"{path}: {error}") from error
-        if document.host != host:
-            raise DocumentError(
-                f"node document {path} describes {document.host}; it must be named {document.host}.json"
-            )
-        documents.append(document)
-    return documents
+    return [load_file(host, path) for host, path in files.items()]
+
+
+def files_of(directory: Path) -> dict[str, Path]:
+    """Return the document files of a directory by host, in the order of host names."""
+    return {path.stem: path for path in sorted(directory.glob("*.json"))}
+
+
+def load_file(host: str, path: Path) -> NodeDocument:
+    """Return the document of one host.
+
+    Raises:
+        DocumentError: as `load_documents` does.
+    """
+    try:
+        document = read_document(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise DocumentError(f"node document {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(f"node document {path} is not JSON: {error}") from error
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from error
+    if document.host != host:
+        raise DocumentError(f"node document {path} describes {document.host}; it must be named {document.host}.json")
+    return document
 
 
 def stale_documents(directory: Path, documents: Mapping[str, NodeDocument]) -> dict[str, tuple[str, str]]:
