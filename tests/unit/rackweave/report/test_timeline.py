@@ -11,7 +11,7 @@ from rackweave.run.progress import Progress
 def attempt(name, *rows):
     """Rows are (second, kind, fields)."""
     lines = [
-        json.dumps({"time": f"2026-01-05T10:{second // 60:02d}:{second % 60:02d}+00:00", "kind": kind, "rank": 0, **fields})
+        json.dumps({"time": f"2026-01-05T10:{second // 60:02d}:{second % 60:02d}+00:00", "kind": kind, **fields})
         for second, kind, fields in rows
     ]  # fmt: skip
     made = Progress(name)
