@@ -30,7 +30,12 @@ class ActionModule(ActionBase):
         notes = other_notes(args["jobs"], args["run"]) if args["other_runs_differ"] else []
         own = [job for job in args["jobs"] if job.get("name") == job_name(args["run"])]
         if not own or not (Path(args["plan_dir"]) / "plan.json").is_file():
-            words = "; ".join([f"no job of run {args['run']} waits for the node", *notes])
+            what = (
+                f"there is no plan of run {args['run']} here"
+                if own
+                else f"no job of run {args['run']} waits for the node"
+            )
+            words = "; ".join([what, *notes])
             return {**result, "changed": False, "keep_hold": False, "msg": words}
         try:
             plan, files = read_plan_dir(Path(args["plan_dir"]))

@@ -94,8 +94,8 @@ def _compare_gpus(old: Sequence[Gpu], new: Sequence[Gpu], changes: list[Change])
         if before.index != after.index:
             message = f"{where} had index {before.index}, has index {after.index}"
             changes.append(Change("gpu-moved", message, changes_rails=True))
-    changes.extend(Change("gpu-missing", f"{_gpu_name(gpu)}, serial {gpu.serial}, is missing", True) for gpu in gone)
-    changes.extend(Change("gpu-added", f"{_gpu_name(gpu)}, serial {gpu.serial}, is new", True) for gpu in come)
+    changes.extend(Change("gpu-missing", f"{_gpu_name(gpu)}{_serial(gpu)} is missing", True) for gpu in gone)
+    changes.extend(Change("gpu-added", f"{_gpu_name(gpu)}{_serial(gpu)} is new", True) for gpu in come)
 
 
 def _compare_nics(old: Sequence[Nic], new: Sequence[Nic], changes: list[Change]) -> None:
@@ -239,8 +239,8 @@ def _nic_name(nic: Nic) -> str:
     return f"NIC {nic.device} at {nic.bdf or 'no PCI address'}" + (f" in slot {nic.slot}" if nic.slot else "")
 
 
-def _serial(nic: Nic) -> str:
-    return f", serial {nic.serial}" if nic.serial else ""
+def _serial(part: Gpu | Nic) -> str:
+    return f", serial {part.serial}," if part.serial else ""
 
 
 def _text(value: object) -> str:
