@@ -428,7 +428,7 @@ _ROWS = (
     (
         "launch.launcher_orphaned",
         "error",
-        True,
+        False,
         "A launcher lives on after the store died: cancel the step, then requeue.",
     ),
     ("slurm.node_fail", "fatal", False, "Slurm lost that node: keep it out and requeue from the last checkpoint."),

@@ -31,6 +31,7 @@ from .transport import LITERALS as TRANSPORT_LITERALS
 from .transport import Transport
 
 _DIGITS = b"0123456789"
+_DEFAULT_RANK = re.compile(r"\[PG ID 0 PG GUID 0(?:\(default_pg\))? Rank (?P<rank>\d+)\]")
 # Lines that differ only in digits share one decision; the cache is emptied when it grows past this.
 CACHE_SIZE = 50_000
 # Of one shape of line this many are read; beyond it one in STORM_SAMPLE.
@@ -136,6 +137,8 @@ class Scan:
         if line.local_rank is not None and line.rank is None and line.host:
             known = self.store.local_ranks.get((line.host, line.local_rank))
             line = _with_rank(line, known) if known is not None else line
+        if line.rank is None and "Rank " in line.text:
+            line = _with_default_rank(line)
         if line.rank is not None and line.host:
             self.store.learn_rank(line.rank, line.host)
         if line.time is not None and line.time.year > YEARLESS:
@@ -246,6 +249,12 @@ def _with_origin(line: Line, source: Source) -> Line:
         line.position,
         line.source,
     )
+
+
+def _with_default_rank(line: Line) -> Line:
+    """In the default group, and only there, a rank of a group is the rank of the job."""
+    match = _DEFAULT_RANK.search(line.text)
+    return _with_rank(line, int(match["rank"])) if match else line
 
 
 def _with_rank(line: Line, rank: int) -> Line:

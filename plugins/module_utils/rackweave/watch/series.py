@@ -67,6 +67,7 @@ class Sample:
     rate: float | None
     line: Line
     skipped: bool = False
+    scale: float | None = None
     nan_count: int = 0
     lost_loss: bool = False
 
@@ -232,9 +233,17 @@ class Series:
             yield _finding("num.nan", self.first_nan, 21)
         elif self.spikes and self._spike_counts():
             yield _finding("num.loss_spike", self.spikes[0], 72)
+        if (floor := self._scale_at_floor()) is not None:
+            yield _finding("num.fp16_scale_exhausted", floor, 20)
         slow = self._slowdown()
         if slow is not None:
             yield _finding("perf.slowdown", slow, 84)
+
+    def _scale_at_floor(self) -> Sample | None:
+        """The first of the last three samples, if all were skipped though the loss scale can fall no further."""
+        last = list(self.samples)[-3:]
+        at_floor = [sample for sample in last if sample.skipped and sample.scale is not None and sample.scale <= 1.0]
+        return last[0] if len(at_floor) == 3 else None
 
     def _spike_counts(self) -> bool:
         """A spike counts if it is huge, or if the loss has not come back by the next samples."""
@@ -325,6 +334,7 @@ def _parse(line: Line, text: str) -> Sample | None:
         return None
     skipped = _SKIPPED.search(text)
     nans = _NANS.search(text)
+    scale = _SCALE.search(text)
     return Sample(
         step=int(step["step"]) if step else None,
         loss=number(loss["loss"]) if loss else None,
@@ -333,6 +343,7 @@ def _parse(line: Line, text: str) -> Sample | None:
         rate=number(rate["rate"].replace(",", "")) if rate else None,
         line=line,
         skipped=bool(skipped and int(skipped["n"])),
+        scale=number(scale["scale"]) if scale else None,
         nan_count=int(nans["n"]) if nans else 0,
     )
 

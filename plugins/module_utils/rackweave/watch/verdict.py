@@ -304,6 +304,10 @@ def _blame(root: Finding, same: list[Finding], ordered: list[Finding], scan: Sca
     hosts: set[str] = set()
     if root.diagnosis in ("net.retry_exceeded", "net.peer_closed", "net.bootstrap_unreachable"):
         peers = {peer for peer in named_peers(same) if not is_virtual(peer)}
+        if root.diagnosis == "net.retry_exceeded" and not peers:
+            # UCX names the peer in a line of its own; where several are named, the printer is the common end.
+            told = {hit.groups["peer"] for hit in scan.store.of("fact:ucx_peer")}
+            peers = told if len(told) == 1 else set()
         hosts |= peers
         if not peers and not any(finding.peers for finding in same):
             hosts |= root.hosts

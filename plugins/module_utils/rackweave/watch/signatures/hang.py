@@ -95,8 +95,8 @@ TABLE = (
             "ection timed out",
             "No progress",
         ),
-        r"(?i)(?:\brank[ =:]+(?P<rank>\d+)\b.{0,60})?did not get (?:subsequent|initial) heartbeat|\bhang "
-        r"(?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
+        r"(?i)(?:\brank(?:MonitorServer)?[ =:]+(?P<rank>\d+)\b.{0,60})?did not get (?:subsequent|initial) heartbeat|"
+        r"\bhang (?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
         r"section\(s\)? .*time[d-]* ?out",
         "[2026-03-01 10:00:00] [ERROR] [host2] Did not get subsequent heartbeat. Waited 120.00 seconds.",
         blame="both",

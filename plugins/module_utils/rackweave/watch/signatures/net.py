@@ -33,6 +33,13 @@ TABLE = (
         "[host7:12:0:12] ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81)",
     ),
     S(
+        "fact:ucx_peer",
+        "fact:ucx_peer",
+        (" dgid=",),
+        r"\bQP 0x\w+ wqe\[.*\bdgid=(?:::ffff:)?(?P<peer>[\da-fA-F.:]+)",
+        "[host7:12:0:12] ib_mlx5_log.c:177  RC QP 0x1b2 wqe[3]: SEND s-e [rqpn 0x2c1 dgid=::ffff:192.0.2.12]",
+    ),
+    S(
         "net.retry_exceeded/efa",
         "net.retry_exceeded",
         ("nresponsive re", "nreachable remote"),

@@ -48,6 +48,16 @@ TABLE = (
         unless=r"(?i)no (?:silent data corruption|SDC)|not detected",
     ),
     S(
+        "num.nan/megatron",
+        "num.nan",
+        ("nexpected result nan", "nexpected result inf"),
+        r"[Rr]ank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.{0,40}Unexpected result (?:nan|-?inf)\b",
+        "RuntimeError: Rank 5, node host1, device 5, iteration #9: Unexpected result nan (message='found NaN in local "
+        "forward loss calculation')",
+        depth=20,
+        unless=r"rerun_state_machine:Unexpecte",
+    ),
+    S(
         "num.nan/text",
         "num.nan",
         ("NaN", "nan", "Nan", "inf "),

@@ -18,6 +18,15 @@ TABLE = (
         r"straggler (?:detection|minmax|report interval)\s*[=.:]|stragglers?: \[\]|disabled|enabled",
     ),
     S(
+        "perf.straggler/nemo",
+        "perf.straggler",
+        ("STRAGGLER DETECTION WARNING",),
+        r"STRAGGLER DETECTION WARNING.*[Aa]ffected ranks?: \[?(?P<ranks>\d+(?:, ?\d+)*)",
+        "[NeMo W 2026-08-02 03:11:07 straggler_det_callback:210] STRAGGLER DETECTION WARNING: Some GPUs have worse "
+        "individual performance. Affected ranks: [3, 7]",
+        depth=83,
+    ),
+    S(
         "perf.straggler/node",
         "perf.straggler",
         ("traggler",),

@@ -134,6 +134,15 @@ TABLE = (
         depth=22,
     ),
     S(
+        "slurm.config_unavailable/source",
+        "slurm.config_unavailable",
+        ("configuration source", "fetch_config", "DNS SRV"),
+        r"[Cc]ould not establish a configuration source|fetch_config: DNS SRV lookup failed|"
+        r"resolve_ctls_from_dns_srv: res_nsearch error",
+        "srun: fatal: Could not establish a configuration source",
+        depth=27,
+    ),
+    S(
         "slurm.config_unavailable/submit",
         "slurm.config_unavailable",
         (
@@ -178,7 +187,8 @@ TABLE = (
         r"ON (?P<host>\S+) AT \S+ DUE TO JOB NOT ENDING WITH SIGNALS|(?i:not ending with signals)|(?i:unkillable "
         r"step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|"
         r"Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|on node\(?s?\)?=(?P<host4>[\w.-]+): Kill "
-        r"task failed|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)",
+        r"task failed|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)|"
+        r"[Nn]ode (?P<host5>[\w.-]+) (?:drained|draining|set to drain)\b.{0,40}[Kk]ill task failed",
         "slurmstepd: error: *** STEP 4412.0 STEPD TERMINATED ON host7 AT 2026-08-02T10:00:00 DUE TO JOB "
         "NOT ENDING WITH SIGNALS ***",
         blame="host",
