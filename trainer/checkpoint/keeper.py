@@ -65,6 +65,7 @@ class CheckpointKeeper:
         self._failure: Exception | None = None
         self._crash: Exception | None = None
         self._failures = 0
+        self._abandoned = False
         self._saved_step: int | None = None
         self.sample_offset = 0
 
@@ -136,6 +137,7 @@ class CheckpointKeeper:
             RetryError: if this save had to succeed and did not.
             StopError: if saves failed twice in a row.
         """
+        self._require_publishers()
         if self._saved_step == step and self._failure is None:
             self._finish()
             return
@@ -155,6 +157,15 @@ class CheckpointKeeper:
             self._thread.start()
         self._marker.set(phase, step)
 
+    def _require_publishers(self) -> None:
+        """Stop all ranks if any rank's publishing process is gone: the others' would wait for it, however long."""
+        if not isinstance(self._publisher, ProcessPublisher):
+            return
+        for problem in self._mesh.gather(self._publisher.problem()):
+            if problem is not None:
+                self._abandoned = True
+                raise StopError(f"{problem}; training without checkpoints would be lost work")
+
     def settle(self) -> None:
         """Wait for a save in flight."""
         self._finish()
@@ -164,13 +175,17 @@ class CheckpointKeeper:
         self.sample_offset += count
 
     def close(self) -> None:
-        """Wait for a save in flight, and give the directory up."""
+        """Wait for a save in flight, and give the directory up; a save that cannot end is not waited for."""
+        if not self._abandoned:
+            self._settle_threads()
+        if self._mesh.rank == 0:
+            self._directory.release()
+
+    def _settle_threads(self) -> None:
         if self._thread is not None:
             self._thread.join()
         if isinstance(self._publisher, ProcessPublisher):
             self._publisher.close()
-        if self._mesh.rank == 0:
-            self._directory.release()
 
     def _finish(self, must_succeed: bool = False) -> None:
         """Wait for the save in flight and look at its end; all ranks have the same one."""

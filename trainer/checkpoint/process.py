@@ -77,6 +77,12 @@ class ProcessPublisher:
                 f"{self._saver.rank} ended with {self._process.exitcode}"
             ) from error
 
+    def problem(self) -> str | None:
+        """Return what became of the process, or None while it lives; it is never started again."""
+        if self._process.is_alive():
+            return None
+        return f"the publishing process of rank {self._saver.rank} ended with {self._process.exitcode}"
+
     def close(self) -> None:
         """End the process."""
         self._pipe.close()

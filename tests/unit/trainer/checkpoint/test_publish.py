@@ -75,24 +75,31 @@ def test_after_a_kill_the_next_job_cleans_up_and_saves_again(saver: Saver, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1", "step_2"]
 
 
-def test_two_hundred_random_kills_lose_nothing_that_was_published(saver: Saver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [25, pytest.param(200, marks=pytest.mark.long)])
+def test_random_kills_lose_nothing_that_was_published(kills: int, saver: Saver, tmp_path: Path) -> None:
     where, record = tmp_path / "checkpoints", tmp_path / "record"
     record.touch()
     chance = random.Random(11)
-    for _ in range(200):
+    began = time.monotonic()
+    saver.start(where, range(1, 4), record=record)
+    saver.wait()
+    # As long as three steps take on this machine now, and what it learns, so that kills fall into every part of a save.
+    longest = time.monotonic() - began
+    for _ in range(kills):
         done = [int(line) for line in record.read_text().split()]
         first = (done[-1] if done else 0) + 1
         child = saver.start(where, range(first, first + 50), record=record)
-        time.sleep(chance.uniform(0.0, 0.12))
+        time.sleep(chance.uniform(0.0, longest))
         os.kill(child, signal.SIGKILL)
         assert saver.wait() == -signal.SIGKILL
         published = [int(line) for line in record.read_text().split()]
+        longest *= 1.2 if len(published) == len(done) else 0.95
         if published:
             found = newest_whole(where)
             assert found is not None
             assert found.step >= published[-1]
             assert_content(found)
-    assert len(published) > 50
+    assert len(published) > kills / 4
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "metadata", "manifest", "state"])
