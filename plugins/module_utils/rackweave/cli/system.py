@@ -61,6 +61,15 @@ class LocalSystem:
                 return real if root == "/" else real[len(root) :]
         return None
 
+    def link(self, path: str) -> str | None:
+        """Return what a link says, None where there is none or it is not readable."""
+        for root in self._roots:
+            try:
+                return os.readlink(self._below(root, path))
+            except OSError:
+                continue
+        return None
+
     def can_open(self, path: str) -> bool:
         """Say whether this process may open a device for reading and writing."""
         for root in self._roots:

@@ -11,7 +11,6 @@ from ..hardware.node import NodeDocument
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 # NCCL knows no NODE; GPUDirect RDMA is used up to PXB unless told otherwise (NCCL_NET_GDR_LEVEL).
 GPUDIRECT_LEVELS = ("PIX", "PXB")
-HYPERVISORS = ("kvm", "hyperv", "vmware", "xen", "virtualbox", "vm")
 # Host bridge, at most a port, and the device: what a hypervisor shows when it passes devices through one by one.
 FLAT_PATH_LENGTH = 3
 
@@ -55,7 +54,8 @@ def _switches(first: tuple[str, ...], second: tuple[str, ...], common: int) -> i
 
 def flat_virtual_machine(document: NodeDocument) -> bool:
     """Say whether the tree is a hypervisor's: nothing in it tells which GPU is near which NIC."""
-    if document.identity.virtualization not in HYPERVISORS:
+    kinds = {document.identity.virtualization, document.identity.hypervisor} - {None, "none", "container"}
+    if not kinds:
         return False
     paths = [gpu.pcie_path for gpu in document.gpus] + [nic.pcie_path for nic in document.nics if nic.bdf]
     return bool(paths) and all(len(path) <= FLAT_PATH_LENGTH for path in paths)

@@ -277,7 +277,7 @@ def check_node(node: Node) -> list[Finding]:
 
     _check_versions(document, report)
     _check_limits(document, bool(node.rails.members), report)
-    bare = document.identity.virtualization in ("none", None)
+    bare = document.identity.virtualization in ("none", None) and document.identity.hypervisor is None
     if document.pcie.acs_bridges and bare:
         bridges = ", ".join(document.pcie.acs_bridges)
         message = f"ACS is on at bridges between GPUs and NICs ({bridges}): transfers detour through the root complex"

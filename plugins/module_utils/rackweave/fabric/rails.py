@@ -104,8 +104,9 @@ def plan_rails(document: NodeDocument, fabric: Fabric) -> RailPlan:
     chosen = bool(fabric.override_for(document.host).use)
     gpus = sorted(document.gpus, key=lambda gpu: gpu.index)
     if len(gpus) > 1 and len(candidates) > 1 and not chosen and flat_virtual_machine(document):
+        kind = document.identity.hypervisor or document.identity.virtualization
         raise FabricError(
-            f"{document.host} is a virtual machine ({document.identity.virtualization}) with a flat PCIe tree: nothing "
+            f"{document.host} is a virtual machine ({kind}) with a flat PCIe tree: nothing "
             "tells which GPU is near which NIC. Name the compute NICs in the order of the GPUs by BDF (fabric: nics: "
             "use), and give NCCL the provider's topology file (fabric: topology_file)"
         )

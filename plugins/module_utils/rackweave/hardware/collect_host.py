@@ -13,23 +13,13 @@ from .node import Cpu, Identity, Interface, Limits, NumaNode
 from .order import natural_key
 from .system import System
 from .tools import parse_ip_addresses, parse_ip_default_routes
+from .virtualization import DMI, find_virtualization
 
-DMI = "/sys/class/dmi/id"
+DEVICE_TREE = "/sys/firmware/devicetree/base"
+NO_VALUES = ("", "None", "Not Specified", "To be filled by O.E.M.", "Default string")
 CPUS = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
 NET = "/sys/class/net"
-# DMI vendors of virtual machines; without the CPU's "hypervisor" flag the same vendor's bare metal is meant.
-HYPERVISORS = {
-    "QEMU": "kvm",
-    "KVM": "kvm",
-    "Google": "kvm",
-    "Amazon EC2": "kvm",
-    "OpenStack": "kvm",
-    "Microsoft Corporation": "hyperv",
-    "VMware": "vmware",
-    "Xen": "xen",
-    "innotek": "virtualbox",
-}
 LIBRARY_DIRECTORIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -44,37 +34,25 @@ _MEMLOCK_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 def find_identity(system: System) -> Identity:
     """Return who the machine is; a container has no identity of its own in DMI (it would show the host's)."""
-    kind = virtualization(system)
+    kind, hypervisor = find_virtualization(system)
     boot_id = system.read("/proc/sys/kernel/random/boot_id")
     if kind == "container":
-        return Identity(virtualization=kind, boot_id=boot_id)
+        return Identity(virtualization=kind, hypervisor=hypervisor, boot_id=boot_id)
 
-    def value(name: str) -> str | None:
-        text = (system.read(f"{DMI}/{name}") or "").strip()
-        return None if text in ("", "None", "Not Specified", "To be filled by O.E.M.", "Default string") else text
+    def value(name: str, *others: str) -> str | None:
+        texts = [(system.read(path) or "").replace("\0", "").strip() for path in (f"{DMI}/{name}", *others)]
+        return next((text for text in texts if text not in NO_VALUES), None)
 
     return Identity(
         vendor=value("sys_vendor"),
-        product=value("product_name"),
-        serial=value("product_serial"),
+        product=value("product_name", f"{DEVICE_TREE}/model"),
+        serial=value("product_serial", f"{DEVICE_TREE}/serial-number"),
         board_serial=value("board_serial"),
-        uuid=value("product_uuid"),
+        uuid=value("product_uuid", "/sys/hypervisor/uuid"),
         virtualization=kind,
+        hypervisor=hypervisor,
         boot_id=boot_id,
     )
-
-
-def virtualization(system: System) -> str:
-    """Return ``container``, the name of the hypervisor, ``vm`` for an unknown one, or ``none``."""
-    if system.read("/run/systemd/container") or {".dockerenv"} & set(system.names("/")):
-        return "container"
-    if ".containerenv" in system.names("/run"):
-        return "container"
-    flags = re.search(r"^flags\s*:(.*)$", system.read("/proc/cpuinfo") or "", re.MULTILINE)
-    if not flags or "hypervisor" not in flags[1].split():
-        return "none"
-    vendor = system.read(f"{DMI}/sys_vendor") or ""
-    return next((kind for name, kind in HYPERVISORS.items() if vendor.startswith(name)), "vm")
 
 
 def find_cpu(system: System) -> Cpu:

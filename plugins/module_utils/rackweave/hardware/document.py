@@ -119,6 +119,7 @@ def _identity(row: Row) -> Identity:
         board_serial=row.text("board_serial"),
         uuid=row.text("uuid"),
         virtualization=row.text("virtualization"),
+        hypervisor=row.text("hypervisor"),
         boot_id=row.text("boot_id"),
     )
 

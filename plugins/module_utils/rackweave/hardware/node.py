@@ -18,7 +18,11 @@ GPU_SOURCES = ("nvml", "nvidia-smi", "sysfs", "simulated", "none")
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the machine is. `boot_id` is volatile."""
+    """Who the machine is. `boot_id` is volatile.
+
+    `virtualization` is ``container``, a hypervisor, ``vm`` or ``none``; `hypervisor` is what a virtual machine, or the
+    machine below a container, runs on, None where none was found.
+    """
 
     vendor: str | None = None
     product: str | None = None
@@ -26,6 +30,7 @@ class Identity:
     board_serial: str | None = None
     uuid: str | None = None
     virtualization: str | None = None
+    hypervisor: str | None = None
     boot_id: str | None = None
 
 
@@ -247,12 +252,14 @@ class NodeDocument:
     def as_dict(self) -> dict[str, object]:
         """Return the document as plain dictionaries and lists, in the order of the contract.
 
-        Unknown values of NICs and interfaces, the largest part, are left out instead of written as null, and so is
-        the acceptance, which only accepted documents have.
+        Unknown values of NICs and interfaces, the largest part, are left out instead of written as null, and so are
+        the acceptance, which only accepted documents have, and the hypervisor of a machine that has none.
         """
         ordered: dict[str, object] = {"schema": SCHEMA}
         for field in fields(self):
             value = _plain(getattr(self, field.name))
+            if isinstance(value, dict) and value.get("hypervisor", "") is None:
+                del value["hypervisor"]
             if field.name == "acceptance" and value is None:
                 continue
             if field.name == "memory_total_bytes":

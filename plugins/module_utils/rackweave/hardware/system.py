@@ -31,6 +31,9 @@ class System(Protocol):
     def target(self, path: str) -> str | None:
         """Return the path with all links resolved, None where it does not exist."""
 
+    def link(self, path: str) -> str | None:
+        """Return what a link says, None where there is none or it is not readable."""
+
     def can_open(self, path: str) -> bool:
         """Say whether this process may open a device for reading and writing."""
 
