@@ -91,6 +91,7 @@ class FilterModule:
             "fabric_is_up": gpu.fabric_is_up,
             "driver_reboot_reasons": gpu.driver_reboot_reasons,
             "driver_library_mismatch": gpu.driver_library_mismatch,
+            "peermem_rebuild": gpu.peermem_rebuild,
             "kernel_headers_missing": gpu.kernel_headers_missing,
             "kernel_findings": kernel.kernel_findings,
             "kernel_moved": kernel.kernel_moved,

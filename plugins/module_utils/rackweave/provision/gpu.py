@@ -186,6 +186,23 @@ def kernel_headers_missing(kernel: str, found: bool, package: str, candidate: st
     )
 
 
+def peermem_rebuild(depends: str, dkms: str, driver: str) -> list[str]:
+    """Return the DKMS modules (``name/version``) to build anew because nvidia-peermem was built before OFED was there.
+
+    Without OFED's peer memory interface the module is a stub that names no InfiniBand module among its dependencies, and
+    refuses to load.
+
+    Args:
+        depends: ``modinfo --field depends nvidia_peermem``; empty where there is no such module or it needs nothing.
+        dkms: ``dkms status``, of DKMS 2 (``nvidia, 570.86.10, …``) or 3 (``nvidia/570.86.10, …``).
+        driver: the installed full version.
+    """
+    if any(name.startswith("ib_") for name in re.split(r"[,\s]+", depends)):
+        return []
+    found = re.findall(r"^(nvidia[\w.-]*)(?:/|, )([\d.]+)\b", dkms, re.MULTILINE)
+    return list(dict.fromkeys(f"{name}/{version}" for name, version in found if version == driver))
+
+
 def smi_library_version(text: str) -> str | None:
     """Return the version of the user-space library that nvidia-smi prints, ``None`` if it prints none.
 

@@ -1,4 +1,4 @@
-"""Secrets that are empty, and values that somebody meant to replace. No value of a secret is ever repeated."""
+"""Secrets that are empty or inside addresses, and values that somebody meant to replace. No secret is ever repeated."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _WORDS = re.compile(
     r"|your[-_ ].*|insert[-_ ].*|x{3,}|\.{3}|\*{3,})\s*",
     re.IGNORECASE,
 )
+_ADDRESS = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 _WEAK = re.compile(r"\s*(secret|password|passw0rd|example|dummy|test|none|null|admin|default)\s*", re.IGNORECASE)
 
 
@@ -38,6 +39,11 @@ def placeholder_problems(variables: Mapping[str, Any], declared: Collection[str]
             problems.append(f"{path} is a secret and empty: give it from a vault, or leave the variable out")
         elif secret and (_is_placeholder(str(value)) or _WEAK.fullmatch(str(value))):
             problems.append(f"{path} is a secret and still a placeholder: give the real one from a vault")
+        elif isinstance(value, str) and _ADDRESS.search(value):
+            problems.append(
+                f"{path} holds a password in an address, which would be printed and written to files that all users read; "
+                "keep it in netrc or in apt's auth.conf.d on the nodes"
+            )
         elif not secret and isinstance(value, str) and _is_placeholder(value):
             problems.append(f"{path} is still a placeholder ({value.strip()!r}); replace it")
     return problems

@@ -134,3 +134,20 @@ def test_p061_a_kernel_without_headers_anywhere_is_refused_before_the_build():
     assert "5.14.0-284.el9.x86_64" in sentence
     assert gpu.kernel_headers_missing("6.1.0-40-amd64", False, "linux-headers-6.1.0-40-amd64", "6.1.153-1") is None
     assert gpu.kernel_headers_missing("6.1.0-40-amd64", True, "linux-headers-6.1.0-40-amd64", None) is None
+
+
+DKMS = "nvidia/570.86.10, 6.1.0-18-amd64, x86_64: installed\nnvidia, 570.86.10, 6.1.0-9-amd64, x86_64: installed\n"
+DKMS += "mlnx-ofed-kernel/24.10, 6.1.0-18-amd64, x86_64: installed\nnvidia-current/535.1.1, 6.1.0, x86_64: installed\n"
+
+
+@pytest.mark.parametrize(
+    ("depends", "due"),
+    [("nvidia", ["nvidia/570.86.10"]), ("", ["nvidia/570.86.10"]), ("ib_core,nvidia", []), ("nvidia,ib_uverbs", [])],
+)
+def test_a_peer_memory_module_that_was_built_before_ofed_is_built_anew(depends, due):
+    assert gpu.peermem_rebuild(depends, DKMS, "570.86.10") == due
+
+
+def test_nothing_is_built_anew_where_dkms_has_no_driver_of_that_version():
+    assert gpu.peermem_rebuild("nvidia", DKMS, "580.65.06") == []
+    assert gpu.peermem_rebuild("nvidia", "", "570.86.10") == []

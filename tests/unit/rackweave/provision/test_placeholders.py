@@ -77,6 +77,13 @@ def test_a_placeholder_in_any_other_variable_is_named_with_its_value():
     assert "'<name of the run>'" in problem
 
 
+def test_a_password_inside_an_address_is_refused_and_not_repeated():
+    (problem,) = placeholder_problems({"trainer_runtime_index_url": "https://bot:hunter2@mirror.example.org/simple"})
+    assert problem.startswith("trainer_runtime_index_url holds a password")
+    assert "hunter2" not in problem
+    assert placeholder_problems({"x": ["https://mirror.example.org:8443/simple", "10.0.0.1@o2ib:/training"]}) == []
+
+
 def test_real_values_are_left_alone():
     real = {
         "slurm_munge_key": "q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJCrze8SNFZ4kA==",
