@@ -189,8 +189,8 @@ def kernel_headers_missing(kernel: str, found: bool, package: str, candidate: st
 def peermem_rebuild(depends: str, dkms: str, driver: str) -> list[str]:
     """Return the DKMS modules (``name/version``) to build anew because nvidia-peermem was built before OFED was there.
 
-    Without OFED's peer memory interface the module is a stub that names no InfiniBand module among its dependencies, and
-    refuses to load.
+    Without OFED's peer memory interface the module is a stub that names no InfiniBand module among its dependencies,
+    and refuses to load.
 
     Args:
         depends: ``modinfo --field depends nvidia_peermem``; empty where there is no such module or it needs nothing.

@@ -41,7 +41,7 @@ def placeholder_problems(variables: Mapping[str, Any], declared: Collection[str]
             problems.append(f"{path} is a secret and still a placeholder: give the real one from a vault")
         elif isinstance(value, str) and _ADDRESS.search(value):
             problems.append(
-                f"{path} holds a password in an address, which would be printed and written to files that all users read; "
+                f"{path} holds a password in an address, which would be printed and written to readable files; "
                 "keep it in netrc or in apt's auth.conf.d on the nodes"
             )
         elif not secret and isinstance(value, str) and _is_placeholder(value):
