@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 import torch
+from rackweave.plan.model_file import resolve_model
 
 from .checkpoint.keeper import CheckpointKeeper
 from .config import JobConfig
@@ -32,6 +33,8 @@ from .schedule import Schedule
 from .telemetry import EventLog, PhaseMarker
 from .waiting import OwnTime
 
+BYTES_PER_PARAMETER = 12
+"""Of a checkpoint: fp32 weights and two moments."""
 LOG = logging.getLogger("trainer")
 T = TypeVar("T")
 
@@ -70,8 +73,11 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
     corpora = agree(mesh, lambda: _check_inputs(job))
     exporters = agree(mesh, lambda: open_exporters(job, mesh.rank))
     checkpoints = CheckpointKeeper(job, mesh, reporting.events, reporting.marker)
-    agree(mesh, checkpoints.claim)
+    agree(mesh, lambda: _claim(job, mesh, checkpoints))
     chosen = checkpoints.choose()
+    # Nothing before this line takes memory of the GPU: what is wrong with the input is known by now.
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     reporting.meter.mark_own()
     _enter(reporting, "model_build")
     seed_mesh(mesh, job.train.seed)
@@ -147,9 +153,7 @@ def _device(job: JobConfig, environment: LaunchEnvironment) -> torch.device:
         raise StopError(
             f"local rank {environment.local_rank} has no GPU: this process sees {torch.cuda.device_count()} of them"
         )
-    device = torch.device("cuda", environment.local_rank)
-    torch.cuda.set_device(device)
-    return device
+    return torch.device("cuda", environment.local_rank)
 
 
 def _backend(job: JobConfig) -> str:
@@ -193,6 +197,22 @@ def _check_inputs(job: JobConfig) -> Corpora:
     # The validation order never changes, whatever the run's seed: losses of different runs stay comparable.
     validation = open_blend(data.validation, model.sequence_length, 0) if data.validation else None
     return Corpora(train, validation)
+
+
+def _claim(job: JobConfig, mesh: Mesh, checkpoints: CheckpointKeeper) -> None:
+    """Take the checkpoint directory, and make sure that one checkpoint at least has room in it."""
+    checkpoints.claim()
+    if mesh.rank:
+        return
+    model = asdict(job.plan.model)
+    needed = BYTES_PER_PARAMETER * resolve_model({**model, "parameters": None}).parameters
+    directory = Path(job.train.checkpoint.directory)
+    room = free_bytes(directory)
+    if job.train.lora is None and needed > room:
+        raise StopError(
+            f"a checkpoint of {job.plan.model.name} takes {needed / 2**30:.2f} GiB, but {directory} has only "
+            f"{room / 2**30:.2f} GiB free: make room, or choose another checkpoint.directory"
+        )
 
 
 def _sampler(job: JobConfig, mesh: Mesh, blend: Blend, offset: int = 0) -> Sampler:

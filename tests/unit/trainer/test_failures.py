@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -149,12 +151,6 @@ def test_a_device_that_slurm_gave_otherwise_than_planned_stops_the_job(
     assert "was given the device 1 by CUDA_VISIBLE_DEVICES=1,0" in result(attempt, 0)["reason"]
 
 
-def test_a_plan_for_another_world_size_is_refused(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
-    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(2, 2, 2))
-    assert launcher.run(attempt, 2).codes == [64, 64]
-    assert result(attempt, 1)["reason"] == "the plan is for world_size=8, but the job was started with world_size=2"
-
-
 def test_two_jobs_in_one_checkpoint_directory_refuse_each_other(
     launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
@@ -212,3 +208,31 @@ def test_a_spike_is_skipped_once_the_level_is_known(launcher: ForkServer, corpus
     attempt, codes = guarded(launcher, corpus, tmp_path, policy, {2: 3.0, 12: 3.0}, steps=14)
     assert codes == [0, 0]
     assert [event["step"] for event in events(attempt, "guard")] == [12]
+
+
+def test_a_disk_that_fills_up_ends_the_job_with_its_reason_and_the_last_checkpoint_whole(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    bare = make_attempt(tmp_path / "bare" / "attempt", corpus, MODEL, sizes(dp=2), steps=1)
+    launcher.run(bare, 2).assert_done()
+    size = sum(path.stat().st_size for path in (tmp_path / "bare/checkpoints/step_1").rglob("*") if path.is_file())
+    where = tmp_path / "small"
+    where.mkdir()
+    # Retention keeps two, so the third save has nowhere to go.
+    options = f"size={int(2.6 * size) // 4096 * 4096}"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)], check=False).returncode:
+        pytest.skip("only root can mount a small file system")
+    try:
+        saving = {"directory": str(where), "interval": 3, "keep": 2, "mode": "async_thread"}
+        attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=60, checkpoint=saving)
+        assert launcher.run(attempt, 2).codes == [64, 64]
+        assert "No space left on device" in result(attempt, 0)["reason"]
+        states = [(event["step"], event["state"]) for event in events(attempt, "checkpoint")]
+        assert (9, "failed") in states
+        assert (where / "latest").read_text().strip() == "step_6"
+        shutil.rmtree(where / "step_3")
+        resumed = make_attempt(tmp_path / "again", corpus, MODEL, sizes(dp=2), steps=7, checkpoint=saving)
+        launcher.run(resumed, 2).assert_done()
+        assert [event["step"] for event in events(resumed, "step")] == [7]
+    finally:
+        subprocess.run(["umount", str(where)], check=True)
