@@ -1,0 +1,181 @@
+"""Metrics: what Slurm says, what Prometheus scrapes, what it alerts on, what the dashboard asks for."""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import jinja2
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[4]
+ROLE = ROOT / "roles" / "monitoring"
+FIXTURES = ROOT / "tests" / "fixtures" / "monitoring"
+UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin" / "promtool"
+PROMTOOL = shutil.which("promtool") or (str(UNPACKED) if UNPACKED.exists() else None)
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (scripts/system-packages test)")
+WORDS = "sum avg max min count rate increase changes floor clamp_min time by on and quantile_over_time label_values"
+FUNCTIONS = set(WORDS.split())
+SINFO = """gpu01|idle|none
+gpu02|drained|rackweave: gpu.fallen_off_bus in attempt 12.0 of demo
+gpu03|down*|Not responding
+gpu04|mixed|none
+gpu04|mixed|none
+gpu05|draining|bad "cable"
+"""
+SQUEUE = "rackweave-demo|RUNNING\nother|job|PENDING\nthird|PENDING\n"
+
+
+def collector():
+    spec = importlib.util.spec_from_file_location("slurm_metrics", ROLE / "files" / "slurm_metrics.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rules():
+    groups = yaml.safe_load((ROLE / "files" / "rackweave.rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard():
+    return json.loads((ROLE / "files" / "grafana_dashboard.json").read_text())
+
+
+def names_in(expression):
+    """Return the metric names of a PromQL expression: words outside of braces, brackets and quotes."""
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"|by \([^)]*\)|on\([^)]*\)|,\s*run\)", " ", expression)
+    return set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_]*", bare)) - FUNCTIONS
+
+
+def exported():
+    """Return every metric that something exports: Slurm's collector and the trainer as they are, others as recorded."""
+    text = collector().render(SINFO, SQUEUE, 1.0)
+    ours = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    source = (ROOT / "trainer" / "exporters.py").read_text()
+    keys = re.search(r"STEP_KEYS = \(([^)]*)\)", source).group(1)
+    more = re.search(r'names = \("step", \*STEP_KEYS, ([^)]*)\)', source).group(1)
+    trainer = {f"rackweave_{name}" for name in ["step", *re.findall(r'"(\w+)"', keys + more)]}
+    lines = [line for path in FIXTURES.glob("*.txt") for line in path.read_text().splitlines()]
+    return ours | trainer | {line for line in lines if line and not line.startswith("#")} | {"up"}
+
+
+def test_slurms_answers_become_metrics():
+    text = collector().render(SINFO, SQUEUE, 1700000000.5)
+    for line in (
+        'rackweave_slurm_nodes{state="idle"} 1',
+        'rackweave_slurm_nodes{state="mixed"} 1',
+        'rackweave_slurm_nodes{state="fail"} 0',
+        'rackweave_slurm_node_usable{node="gpu01"} 1',
+        'rackweave_slurm_node_usable{node="gpu03"} 0',
+        'rackweave_slurm_node_drained_by_us{node="gpu02"} 1',
+        'rackweave_slurm_node_drained_by_us{node="gpu05"} 0',
+        'rackweave_slurm_jobs{state="PENDING"} 2',
+        "rackweave_slurm_answer_time_seconds 1700000000.5",
+    ):
+        assert line in text.splitlines()
+
+
+def test_the_collector_keeps_the_last_answer_when_slurm_is_silent(tmp_path, monkeypatch):
+    module, path = collector(), tmp_path / "slurm.prom"
+    monkeypatch.setattr("sys.argv", ["slurm_metrics", str(path)])
+    monkeypatch.setattr(module, "ask", lambda words: SINFO if words[0] == "sinfo" else SQUEUE)
+    assert module.main() == 0
+    before = path.read_text()
+
+    def silent(words):
+        raise subprocess.TimeoutExpired(words, 20)
+
+    monkeypatch.setattr(module, "ask", silent)
+    assert module.main() == 1
+    assert path.read_text() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["slurm.prom"]
+
+
+@needs_promtool
+def test_every_alert_fires_where_it_must_and_only_there(tmp_path):
+    for path in (ROLE / "files" / "rackweave.rules.yml", Path(__file__).with_name("rules_test.yml")):
+        shutil.copy(path, tmp_path)
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", "rules_test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_both_ways():
+    cases = yaml.safe_load(Path(__file__).with_name("rules_test.yml").read_text())["tests"]
+    seen = [(case["alertname"], bool(case.get("exp_alerts"))) for group in cases for case in group["alert_rule_test"]]
+    names = {rule["alert"] for rule in rules()}
+    assert {name for name, fires in seen if fires} == names
+    # These two hold another series that must not fire, within the same case.
+    assert names - {name for name, fires in seen if not fires} == {"MemoryAlmostGone", "FileSystemAlmostFull"}
+
+
+def test_rules_and_dashboard_ask_only_for_what_is_exported():
+    known = exported()
+    for rule in rules():
+        assert names_in(rule["expr"]) <= known, rule["alert"]
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            assert names_in(target["expr"]) <= known, panel["title"]
+    queries = [item["query"]["query"] for item in dashboard()["templating"]["list"] if item["type"] == "query"]
+    assert all(names_in(query) <= known for query in queries)
+
+
+def test_the_dashboards_panels_have_data_source_unit_and_a_place_of_their_own():
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels)
+    for panel in panels:
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        assert [target["refId"] for target in panel["targets"]] == ["A", "B"][: len(panel["targets"])]
+
+
+@pytest.fixture
+def configuration(tmp_path):
+    """Prometheus' configuration as the template makes it."""
+
+    def render(**changes):
+        environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
+        environment.filters.update(comment=lambda text: f"# {text}", bool=bool)
+        template = environment.from_string((ROLE / "templates" / "prometheus.yml.j2").read_text())
+        values = {
+            "ansible_managed": "managed",
+            "monitoring_prometheus_scrape_interval_s": 15,
+            "monitoring_prometheus_targets": ["ctl", "gpu01"],
+            "monitoring_node_exporter_port": 9100,
+            "monitoring_dcgm_exporter_enabled": True,
+            "monitoring_dcgm_exporter_port": 9400,
+            "monitoring_prometheus_trainer_port": 9500,
+            "hostvars": {"ctl": {}, "gpu01": {"ansible_host": "192.0.2.1"}},
+        }
+        text = template.render({**values, **changes})
+        path = tmp_path / "prometheus.yml"
+        path.write_text(text.replace("/etc/prometheus/", f"{ROLE / 'files'}/"))
+        return SimpleNamespace(path=path, jobs={job["job_name"]: job for job in yaml.safe_load(text)["scrape_configs"]})
+
+    return render
+
+
+def test_nodes_gpus_slurm_and_trainer_are_scraped_at_their_addresses(configuration):
+    jobs = configuration().jobs
+    assert [row["targets"] for row in jobs["node"]["static_configs"]] == [["ctl:9100"], ["192.0.2.1:9100"]]
+    assert jobs["dcgm"]["static_configs"][1] == {"targets": ["192.0.2.1:9400"], "labels": {"instance": "gpu01"}}
+    assert set(jobs) == {"node", "dcgm", "trainer"}
+    bare = configuration(monitoring_dcgm_exporter_enabled=False, monitoring_prometheus_trainer_port=0)
+    assert set(bare.jobs) == {"node"}
+
+
+@needs_promtool
+def test_prometheus_takes_the_configuration(configuration):
+    done = subprocess.run(
+        [PROMTOOL, "check", "config", str(configuration().path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
