@@ -39,6 +39,7 @@ class Limits:
         }
     )
     straggler_ratio: float = 1.4
+    straggler_share: float = 0.25
     straggler_steps: int = 5
     slowdown_ratio: float = 1.35
     slowdown_steps: int = 8
@@ -299,7 +300,11 @@ class Watchdog:
         if len(recent) < 3:
             return None
         middle = median(recent.values())
-        slow = tuple(sorted(rank for rank, value in recent.items() if value > self.limits.straggler_ratio * middle))
+        # Stages of a pipeline differ by nature, and short sections by chance: what counts must cost the step something.
+        seconds = list(self._seconds)[-needed:]
+        least = middle + (self.limits.straggler_share * median(seconds) if seconds else 0.0)
+        limit = max(self.limits.straggler_ratio * middle, least)
+        slow = tuple(sorted(rank for rank, value in recent.items() if value > limit and self._steadily(rank, limit)))
         if not slow or len(slow) * 2 > len(recent):
             return None
         worst = max(slow, key=lambda rank: recent[rank])
@@ -307,6 +312,11 @@ class Watchdog:
             f"rank {worst} needs {recent[worst]:.3g} s where the median rank needs {middle:.3g} s, over {needed} steps"
         )
         return ProgressFinding("perf.straggler", slow, self.step_time or 0.0, self.step, text)
+
+    def _steadily(self, rank: int, limit: float) -> bool:
+        """Whether at most one of a rank's last sections was short: on a busy machine single ones are long by chance."""
+        last = list(self._ranks[rank].sections)[-self.limits.straggler_steps :]
+        return sum(value > limit for value in last) >= len(last) - 1
 
     def _slowdown(self) -> ProgressFinding | None:
         needed = self.limits.slowdown_steps

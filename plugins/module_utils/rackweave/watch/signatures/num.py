@@ -63,6 +63,7 @@ TABLE = (
         ("NaN", "nan", "Nan", "inf "),
         r"found (?:NaN|Inf)(?: or Inf)? in (?:local )?(?:grad|forward loss|loss)|(?i:\bloss (?:is|became|"
         r"was|turned|has become|diverged to)(?: now)?:? \(?(?:nan|inf))|"
+        r"(?i:\b(?:loss|gradient norm) of step \d+ is -?(?:nan|inf)\b)|"
         r"returned nan values in its \d+th output|(?i:\b(?:nan|inf)(?:/inf)? (?:loss|gradients?|grad norm)"
         r"(?: (?:was |were |is )?(?:detected|encountered|found))?\b)|"
         r"(?i:(?:loss|grad(?:ient)?s?(?: norm)?) (?:contains?|is|are|has) (?:a )?(?:nan|inf|not finite|"
