@@ -46,7 +46,7 @@ test-long: setup
 
 test-faults: setup
 	scripts/system-packages test
-	$(BIN)/python -m pytest -m faults tests
+	$(BIN)/python -m pytest -m faults tests; code=$$?; $(BIN)/python scripts/faults_page.py; exit $$code
 
 lint: setup
 	$(BIN)/ruff check .

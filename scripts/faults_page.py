@@ -1,0 +1,77 @@
+"""Writes docs/faults.md and docs/faults.json from what the fault runs left behind (`make test-faults`)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / ".state" / "lab" / "faults" / "results.json"
+
+HEAD = """# Faults injected into the lab, and what came of them
+
+Measured on the lab: real Slurm, the real trainer, 8 ranks on two nodes that are containers of one machine with 2 cores;
+Tensor, pipeline and data parallelism of 2 each, over gloo. `make test-faults` runs every fault three times
+(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json` beside it; one of each family is in `make test`.
+
+The injector (`tests/faults/injector.py`) is a process of its own that draws target and moment from a seed. Its record
+is read only after the verdict is there. Times to the name count from the fault, for a stopped rank from the last step,
+to the line of `watch.yml` that names the culprit. *Relaunch* runs from the command `launch.yml` to the first step of the
+new attempt. *Lost* counts steps that were done and done again; *beyond* those that a published checkpoint held (must be 0).
+Link cut: either end counts as right. Two faults: either. NaN, full disk, restarts of a daemon: nobody may be named.
+
+| fault | runs | culprit right | class right | named after, s (median, most) | limit, s | relaunch, s (median, most) | steps lost (most) | beyond |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+TAIL = """
+Simulated, and so said: *host memory exhausted* is an allocation over a limit of the process, since the lab has no memory
+cgroups; *slow rank* sleeps between its micro-batches; *NaN* is written into one weight; *checkpoint disk full* is a small
+file system that several nodes share. Everything else happens to processes, nodes and links from outside.
+"""
+
+
+def spread(values: list[float]) -> str:
+    """Return median and maximum, or a dash."""
+    return f"{statistics.median(values):.0f}, {max(values):.0f}" if values else "–"
+
+
+def row(fault: str, runs: list[dict[str, Any]]) -> str:
+    """Return the line of one kind of fault."""
+    numbers = {
+        key: [run[key] for run in runs if run.get(key) is not None]
+        for key in ("named_s", "limit_s", "relaunch_s", "lost_steps", "lost_beyond_checkpoint")
+    }
+    limit = f"{max(numbers['limit_s']):.0f}" if numbers["named_s"] and numbers["limit_s"] else "–"
+    lost, beyond = (str(max(numbers[key])) if numbers[key] else "–" for key in ("lost_steps", "lost_beyond_checkpoint"))
+    right, classes = (f"{sum(bool(run.get(key)) for run in runs)} of {len(runs)}" for key in ("right", "class_right"))
+    columns = (fault, str(len(runs)), right, classes, spread(numbers["named_s"]), limit)
+    return "| " + " | ".join((*columns, spread(numbers["relaunch_s"]), lost, beyond)) + " |\n"
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    """Return the page."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for run in results:
+        kinds.setdefault(run["fault"], []).append(run)
+    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + TAIL
+
+
+def main() -> None:
+    """Read, render, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if not arguments.results.exists():
+        raise SystemExit(f"{arguments.results} does not exist: run `make test-faults` first")
+    results = json.loads(arguments.results.read_text(encoding="utf-8"))
+    kept = [{key: value for key, value in run.items() if key != "named_at"} for run in results]
+    (ROOT / "docs" / "faults.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (ROOT / "docs" / "faults.md").write_text(page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
