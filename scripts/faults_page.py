@@ -11,26 +11,28 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".state" / "lab" / "faults" / "results.json"
 
-HEAD = """# Faults injected into the lab, and what came of them
+HEAD = """\
+# Faults injected into the lab, and what came of them
 
 Measured on the lab: real Slurm, the real trainer, 8 ranks on two nodes that are containers of one machine with 2 cores;
-Tensor, pipeline and data parallelism of 2 each, over gloo. `make test-faults` runs every fault three times
+tensor, pipeline and data parallelism of 2 each, over gloo. `make test-faults` runs every fault three times
 (`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json` beside it; one of each family is in `make test`.
 
 The injector (`tests/faults/injector.py`) is a process of its own that draws target and moment from a seed. Its record
 is read only after the verdict is there. Times to the name count from the fault, for a stopped rank from the last step,
-to the line of `watch.yml` that names the culprit. *Relaunch* runs from the command `launch.yml` to the first step of the
-new attempt. *Lost* counts steps that were done and done again; *beyond* those that a published checkpoint held (must be 0).
-Link cut: either end counts as right. Two faults: either. NaN, full disk, restarts of a daemon: nobody may be named.
+to the line of `watch.yml` that names the culprit. *Relaunch* runs from the command `launch.yml` to the first step of
+the new attempt. *Lost* counts steps that had to be done again, *beyond* those among them that a published checkpoint
+held (must be 0). Link cut: either end counts as right. Two faults: either. NaN, full disk, restarts: nobody is named.
 
-| fault | runs | culprit right | class right | named after, s (median, most) | limit, s | relaunch, s (median, most) | steps lost (most) | beyond |
+| fault | runs | culprit right | class right | named after, s | limit, s | relaunch, s | lost | beyond |
 |---|---|---|---|---|---|---|---|---|
 """
 
 TAIL = """
-Simulated, and so said: *host memory exhausted* is an allocation over a limit of the process, since the lab has no memory
-cgroups; *slow rank* sleeps between its micro-batches; *NaN* is written into one weight; *checkpoint disk full* is a small
-file system that several nodes share. Everything else happens to processes, nodes and links from outside.
+Two numbers in a column are median and most. Not from outside, and so said: *host memory exhausted* is an allocation
+over a limit of the process, since the lab has no memory cgroups; *slow rank* sleeps between its micro-batches; *NaN* is
+written into one weight; *checkpoint disk full* fills a small file system that the nodes share. Everything else happens
+to processes, nodes and links.
 """
 
 
