@@ -73,6 +73,8 @@ def describe(run_dir: Path, queue: dict[str, str]) -> dict:
     if job_id in queue or not same_job:
         state = queue.get(job_id) or (UNKNOWN if job_id else "not launched")
         progress = tail_progress(run_dir)
+        if same_job and progress.last is None and kept.get("step") is not None:
+            return {**kept, "state": state}  # a program without events: its watcher reads the steps from its logs
         updated = kept.get("updated", "") if same_job else ""
         return make_status(run_dir.name, job_id, state, updated, progress, None)
     return kept

@@ -12,6 +12,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.attempt import parse_job, sort_attempts
 from ..module_utils.rackweave.run.slurm import SlurmJob, parse_sacct_job, parse_scontrol_job
+from ..module_utils.rackweave.watch.log_steps import step_records
 
 DOCUMENTATION = r"""
 module: run_state
@@ -25,6 +26,11 @@ options:
   attempt: {description: Attempt to read; empty takes the newest of the job., type: str, default: ""}
   offset: {description: Bytes of C(events.jsonl) that are known already., type: int, default: 0}
   max_bytes: {description: Most bytes of events to return., type: int, default: 1000000}
+  known_step:
+    description: Newest step that is known; only for a program that writes no C(events.jsonl), whose steps are read
+      from the end of its logs.
+    type: int
+    default: -1
   ranks: {description: Whether results and phases of all ranks are read., type: bool, default: true}
   documents: {description: Whether plan and training settings are returned too., type: bool, default: false}
 attributes:
@@ -64,9 +70,13 @@ SPEC = {
     "attempt": {"type": "str", "default": ""},
     "offset": {"type": "int", "default": 0},
     "max_bytes": {"type": "int", "default": 1_000_000},
+    "known_step": {"type": "int", "default": -1},
     "ranks": {"type": "bool", "default": True},
     "documents": {"type": "bool", "default": False},
 }
+
+
+LOG_TAIL_BYTES = 65_536  # of each rank's output; a step line is some hundred bytes
 
 
 def read_object(path: Path) -> dict | None:
@@ -114,6 +124,24 @@ def read_events(path: Path, offset: int, max_bytes: int) -> dict:
     return {"events": complete.decode("utf-8", errors="replace"), "offset": end, "more": bool(complete) and end < size}
 
 
+def printed_steps(directory: Path, known_step: int) -> dict:
+    """Return the steps that the logs of a foreign program report, as events of our own form."""
+    newest: list[dict] = []
+    for path in directory.glob("logs/*/*/std*.log"):
+        try:
+            changed = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc)
+            with path.open("rb") as stream:
+                stream.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+                text = stream.read().decode("utf-8", errors="replace")
+        except OSError:
+            continue
+        complete = text[: text.rfind("\n") + 1].splitlines()
+        found = step_records(complete, known_step, changed.isoformat(timespec="milliseconds"))
+        if found and (not newest or found[-1]["step"] > newest[-1]["step"]):
+            newest = found
+    return {"events": "".join(json.dumps(record) + "\n" for record in newest), "offset": 0, "more": False}
+
+
 def newest(attempts: tuple[str, ...], job_id: str) -> str:
     """Return the newest attempt of a job, or an empty text."""
     own = [name for name in attempts if name.split(".")[0] == job_id]
@@ -121,7 +149,10 @@ def newest(attempts: tuple[str, ...], job_id: str) -> str:
 
 
 def read_attempt(directory: Path, params: dict) -> dict:
-    found = read_events(directory / "events.jsonl", params["offset"], params["max_bytes"])
+    events = directory / "events.jsonl"
+    found = read_events(events, params["offset"], params["max_bytes"])
+    if params["ranks"] and params["max_bytes"] > 0 and not events.exists():
+        found = printed_steps(directory, params["known_step"])
     exits = {path.parent.name: read_object(path) for path in directory.glob("logs/*/exit.json")}
     return {
         **found,

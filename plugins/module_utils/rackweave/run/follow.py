@@ -48,7 +48,9 @@ class Follower:
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of the next look, beside the run directory."""
-        return {"job_id": self.job_id, "attempt": self.attempt, "offset": self.offset}
+        last = self.current.last
+        known = last.step if last else -1
+        return {"job_id": self.job_id, "attempt": self.attempt, "offset": self.offset, "known_step": known}
 
     def take(self, look: Mapping[str, Any], clock_s: float) -> list[str]:
         """Take in a look; return the lines that are worth saying."""

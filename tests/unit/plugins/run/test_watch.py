@@ -285,3 +285,51 @@ def test_all_runs_are_listed_with_what_is_known(run_module, slurm, attempt, shar
     assert table[0].split()[:4] == ["run", "job", "state", "step"]
     assert table[1].split()[:4] == ["demo", "1", "RUNNING", "7/200"]
     assert "not launched" in table[2]
+
+
+MEGATRON = (
+    " [2026-01-05 10:00:{second:02d}.000000] iteration {step:8d}/     200 | consumed samples: 8 | elapsed time per "
+    "iteration (ms): 1500.0 | learning rate: 1.0E-04 | global batch size: 8 | lm loss: {loss:.6E} | loss scale: 1.0 | "
+    "grad norm: 1.2 |\n"
+)
+
+
+def test_a_foreign_program_is_watched_from_its_logs_alone(watch, attempt, slurm):
+    """It writes no events, no phases and no results; torchrun's logs of its ranks are all there is."""
+    log = attempt / "logs" / "node-a" / "3" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    (attempt / "logs" / "node-b" / "0").mkdir(parents=True)
+    (attempt / "logs" / "node-b" / "0" / "stdout.log").write_text("building GPT model ...\n")
+
+    def during(pauses):
+        if pauses <= 4:
+            with log.open("a") as stream:
+                stream.write(MEGATRON.format(step=pauses * 2, loss=3.0 - pauses * 0.25, second=pauses * 3))
+        if pauses == 6:
+            end_job(attempt, slurm, "COMPLETED", 0)
+
+    result, lines = watch(during)
+    assert result["failed"] is False
+    assert (result["first_step"], result["last_step"]) == (2, 8)
+    assert any("step 4/200 | loss 2.5000" in line for line in lines)
+    assert len([line for line in lines if "step 4/200" in line]) == 1
+    page = Path(result["report"]).read_text()
+    assert "step</span><b>8 of 200" in page
+
+
+def test_a_foreign_program_is_listed_with_what_its_watcher_wrote_last(run_module, slurm, attempt, shared):
+    kept = json.loads((CONTRACTS / "status.json").read_text())
+    (shared / "runs" / "demo" / "status.json").write_text(json.dumps({**kept, "job_id": "1", "step": 8, "loss": 2.0}))
+    row = run_module("run_list", runs_dir=str(shared / "runs"))["runs"][0]
+    assert (row["state"], row["step"]) == ("RUNNING", 8)
+
+
+def test_a_foreign_program_that_fails_is_diagnosed_from_its_logs(watch, attempt, slurm):
+    log = attempt / "logs" / "node-a" / "3" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total "
+                   "capacity of 79.11 GiB of which 1.00 GiB is free.\n")  # fmt: skip
+    end_job(attempt, slurm, "FAILED", 64, "torchrun ended with status 1 and no rank wrote a result")
+    result, _ = watch()
+    assert (result["failed"], result["diagnosis_class"]) == (True, "mem.cuda_oom")
+    assert "rank:3" in result["culprit"]
