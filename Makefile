@@ -30,8 +30,7 @@ demo:
 
 test: setup
 	scripts/system-packages test
-	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -m "$(USUAL)" $(UNIT_TESTS) $(LAB_TESTS)
+	scripts/test-all "$(USUAL)" $(UNIT_TESTS) $(LAB_TESTS)
 
 test-unit: setup
 	$(BIN)/python -m pytest -m "not multiprocess and not lab and $(USUAL)" $(UNIT_TESTS)
