@@ -1,0 +1,73 @@
+"""Prometheus on the lab's controller: it really scrapes the nodes and what Slurm says, and has loaded the rules."""
+
+import json
+import time
+
+import pytest
+
+from tests.support.lab import play
+
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(900)]
+# Beside the lab's own inventory: exporters on every host, Prometheus and Slurm's metrics on the controller.
+MORE = {
+    "all": {
+        "vars": {"monitoring_node_exporter_enabled": True, "monitoring_listen_address": "0.0.0.0"},
+        "children": {
+            "slurm_controller": {
+                "vars": {
+                    "monitoring_slurm_enabled": True,
+                    "monitoring_slurm_interval_s": 5,
+                    "monitoring_prometheus_enabled": True,
+                    "monitoring_prometheus_scrape_interval_s": 2,
+                }
+            }
+        },
+    }
+}
+
+
+def ask(lab, query):
+    """Return the rows of an instant query to Prometheus on the controller."""
+    text = lab.ssh("ctl", f"curl -sG http://127.0.0.1:9090/api/v1/query --data-urlencode 'query={query}'")
+    return json.loads(text)["data"]["result"]
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory):
+    path = tmp_path_factory.mktemp("inventory") / "more.json"
+    path.write_text(json.dumps(MORE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def monitored(lab, more):
+    began = time.monotonic()
+    play("playbooks/provision.yml", "-i", str(more))
+    print(f"provisioning with Prometheus took {time.monotonic() - began:.0f} s")  # noqa: T201
+    return lab
+
+
+def wait_for(lab, query, wanted, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = ask(lab, query)
+        if wanted(found):
+            return found
+        time.sleep(1)
+    raise AssertionError(f"{query}: {found}")
+
+
+def test_every_node_is_scraped(monitored):
+    found = wait_for(monitored, 'up{job="node"} == 1', lambda rows: len(rows) == 3)
+    assert {row["metric"]["instance"] for row in found} == {"ctl", "gpu01", "gpu02"}
+
+
+def test_what_slurm_says_arrives(monitored):
+    found = wait_for(monitored, "rackweave_slurm_node_usable", lambda rows: len(rows) >= 2)
+    assert {row["metric"]["node"] for row in found} == {"gpu01", "gpu02"}
+    assert all(row["value"][1] == "1" for row in found)
+
+
+def test_a_second_run_changes_nothing(monitored, more):
+    result = play("playbooks/provision.yml", "-i", str(more))
+    assert [name for name in result.changed_tasks if "monitoring" in name] == []
