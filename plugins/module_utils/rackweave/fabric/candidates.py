@@ -6,14 +6,17 @@ subnet and default route are asked first; distance and uniqueness per GPU follow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import FabricError
 from ..hardware.node import Nic, NodeDocument, Port
+from ..hardware.nvidia_smi import normal_bdf
 from .addresses import routable_addresses, subnet_of
 from .block import Fabric, NicOverride
 
+_BDF = re.compile(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 LINK_LAYER_OF_KIND = {"roce": "Ethernet", "infiniband": "InfiniBand"}
 
 
@@ -94,7 +97,12 @@ def _check_override(document: NodeDocument, override: NicOverride) -> None:
 
 
 def _is(nic: Nic, value: str) -> bool:
-    return value in (nic.bdf, nic.slot) or (nic.bdf is None and value == nic.device)
+    """Compare with BDF or slot; a BDF may be written as lspci (no domain) or NVML (eight digits, capitals) do."""
+    if value in (nic.bdf, nic.slot) or (nic.bdf is None and value == nic.device):
+        return True
+    if not _BDF.fullmatch(value):
+        return False
+    return normal_bdf(value if value.count(":") == 2 else f"0000:{value}") == nic.bdf
 
 
 def _overridden(document: NodeDocument, fabric: Fabric, override: NicOverride) -> tuple[list[Candidate], list[Verdict]]:

@@ -45,18 +45,20 @@ class Comparison:
     """One value to be equal on all hosts: the kind of finding, its name in messages, how to read it.
 
     `places` names the entries of a value that has one for each rail or port. Hosts with another number of entries are
-    reported for that number alone: what would differ as a consequence only hides the cause.
+    reported for that number alone: what would differ as a consequence only hides the cause. With `known_only`, hosts
+    whose value could not be read are left out: the check of that host says so already.
     """
 
     kind: str
     name: str
     value: Callable[[Node], Hashable]
     places: Callable[[Node], Sequence[str]] | None = None
+    known_only: bool = False
 
 
 def _same(values: Sequence[Hashable]) -> Hashable:
-    """Return the one value of several GPUs or ports, or all of them where they differ."""
-    unique = sorted(set(values), key=str)
+    """Return the one value of several GPUs or ports, or all of them where they differ; None where none is known."""
+    unique = sorted({value for value in values if value is not None}, key=str)
     return unique[0] if len(unique) == 1 else tuple(unique) or None
 
 
@@ -78,6 +80,10 @@ def _ports(field: str) -> Callable[[Node], Hashable]:
 
 def _roce(field: str) -> Callable[[Node], Hashable]:
     return lambda node: _same([None if nic.roce is None else getattr(nic.roce, field) for nic, _ in node.ports])
+
+
+def _settings(kind: str, name: str, field: str) -> Comparison:
+    return Comparison(kind, name, _roce(field), known_only=True)
 
 
 def _rail_places(node: Node) -> Sequence[str]:
@@ -135,12 +141,12 @@ COMPARISONS: tuple[Comparison, ...] = (
     Comparison("gdr", "GPUDirect by dmabuf", lambda node: node.document.gpudirect.dmabuf),
     Comparison("gdr", "GPUDirect by peer memory module", lambda node: node.document.gpudirect.peermem),
     Comparison("rdma-open", "RDMA devices that can be opened", lambda node: node.document.limits.rdma_devices_opened),
-    Comparison("roce-trust", "trust mode", _roce("trust")),
-    Comparison("roce-pfc", "PFC priorities", _roce("pfc_priorities")),
-    Comparison("roce-ecn", "priorities with ECN", _roce("ecn_priorities")),
-    Comparison("roce-cnp", "DSCP of congestion notifications", _roce("cnp_dscp")),
-    Comparison("roce-tos", "ToS of rdma_cm", _roce("cma_tos")),
-    Comparison("roce-dscp-map", "DSCP map", _roce("dscp_to_priority")),
+    _settings("roce-trust", "trust mode", "trust"),
+    _settings("roce-pfc", "PFC priorities", "pfc_priorities"),
+    _settings("roce-ecn", "priorities with ECN", "ecn_priorities"),
+    _settings("roce-cnp", "DSCP of congestion notifications", "cnp_dscp"),
+    _settings("roce-tos", "ToS of rdma_cm", "cma_tos"),
+    _settings("roce-dscp-map", "DSCP map", "dscp_to_priority"),
 )
 
 
@@ -159,6 +165,8 @@ def _odd_ones(comparison: Comparison, nodes: Sequence[Node]) -> list[Finding]:
         nodes = _of_common_count(nodes)
     by_host = {node.host: node for node in nodes}
     values = {node.host: comparison.value(node) for node in nodes}
+    if comparison.known_only:
+        values = {host: value for host, value in values.items() if value is not None}
     counts = Counter(values.values())
     if len(counts) < 2:
         return []
@@ -173,7 +181,7 @@ def _odd_ones(comparison: Comparison, nodes: Sequence[Node]) -> list[Finding]:
         own, usual = _shown(value), _shown(norm)
         if comparison.places is not None and isinstance(value, tuple) and isinstance(norm, tuple):
             own, usual = _where_different(comparison.places(by_host[host]), value, norm)
-        message = f"{comparison.name} is {own}; {count} of {len(nodes)} hosts ({peers}) have {usual}"
+        message = f"{comparison.name} is {own}; {count} of {len(values)} hosts ({peers}) have {usual}"
         findings.append(Finding(comparison.kind, host, message + ("; no majority: either may be right" if tie else "")))
     return findings
 

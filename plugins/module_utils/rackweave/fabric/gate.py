@@ -13,6 +13,7 @@ from .findings import BLOCK, SEVERITIES, Finding, ordered
 from .fleet import Node, check_node, compare_fleet
 from .request import EnvironmentRequest, NodeEnvironment
 from .roce_consistency import check_roce
+from .within import check_evenness
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,11 @@ def judge_fleet(
         raise FabricError(f"more than one document of {', '.join(twice)}")
     nodes = [Node(document, environments[document.host].rails) for document in documents]
     findings = [*more, *(compare_fleet(nodes) if len(nodes) > 1 else [])]
+    told = {(finding.kind, finding.host) for finding in findings}
     for node in nodes:
+        # What the comparison of nodes names already would only be said twice.
+        uneven = check_evenness(node.document, node.rails)
+        findings.extend(finding for finding in uneven if (finding.kind, finding.host) not in told)
         environment = environments[node.host]
         findings.extend(check_node(node))
         findings.extend(environment.findings)

@@ -96,8 +96,10 @@ def gid_fault(gids: Sequence[Gid], index: int, subnets: Sequence[Network]) -> st
     if address.version == 4 and address in _IPV4_LINK_LOCAL:
         return f"row {index} is {address}: the port got no address and made one up (169.254.0.0/16)"
     version = roce_version(row.type)
+    if version is None:
+        return f"row {index} ({address}) is of an unknown RoCE version (the kernel's type file could not be read)"
     if version != WANTED_VERSION:
-        return f"row {index} ({address}) is RoCE v{version or '?'}: it is not routed and carries no ECN"
+        return f"row {index} ({address}) is RoCE v{version}: it is not routed and carries no ECN"
     if subnets and not any(address in network for network in subnets):
         names = ", ".join(map(str, subnets))
         return f"row {index} is {address}, outside the fabric's subnets ({names})"

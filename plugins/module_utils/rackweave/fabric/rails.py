@@ -120,6 +120,7 @@ def plan_rails(document: NodeDocument, fabric: Fabric) -> RailPlan:
     cards, owners = _without_extra(document, cards, owners, verdicts, findings)
     rails = _rails(document, cards, owners, gpus)
     findings.extend(_balance(document, rails, gpus, verdicts))
+    findings.extend(_shared_subnets(document, rails, fabric))
     compute = [
         Verdict(member.device, member.bdf, "compute", _reason(rail, member, chosen))
         for rail in rails
@@ -270,6 +271,25 @@ def _balance(
     left_out = "; ".join(f"{verdict.device} ({verdict.bdf}): {verdict.reason}" for verdict in verdicts)
     message = f"{len(rails)} compute cards for {len(gpus)} GPUs: some GPUs would share what others have alone"
     return [Finding("compute-nic-count", document.host, f"{message}. Left out: {left_out or 'none'}")]
+
+
+def _shared_subnets(document: NodeDocument, rails: tuple[Rail, ...], fabric: Fabric) -> list[Finding]:
+    """Name rails that lie in one subnet where the block has one for each: a wrong address, or a swapped cable."""
+    if len(fabric.rail_subnets) < len(rails):
+        return []
+    members: dict[int, list[str]] = {}
+    for rail in rails:
+        if rail.subnet is not None:
+            members.setdefault(rail.subnet, []).append(f"{rail.members[0].device} ({rail.members[0].bdf})")
+    return [
+        Finding(
+            "rail-subnet",
+            document.host,
+            f"{' and '.join(names)} are both in {fabric.rail_subnets[subnet]}, but each rail has a subnet of its own",
+        )
+        for subnet, names in members.items()
+        if len(names) > 1
+    ]
 
 
 def _reason(rail: Rail, member: Member, chosen: bool) -> str:

@@ -73,6 +73,15 @@ RULES = {
         ),
     )
 }
+# Least and greatest value, and what others do (InfiniBand specification: 4.096 us * 2^timeout, three and five bits).
+RANGES = {
+    "NCCL_IB_TIMEOUT": (1, 31, "0 and values from 32 on wait for ever"),
+    "NCCL_IB_RETRY_CNT": (0, 7, "the field has three bits"),
+    "NCCL_IB_SL": (0, 15, "the field has four bits"),
+    "NCCL_IB_TC": (0, 255, "it is one byte"),
+    "NCCL_IB_FIFO_TC": (0, 255, "it is one byte"),
+    "NCCL_IB_QPS_PER_CONNECTION": (1, 128, "NCCL allows no more"),
+}
 # Forms of NCCL_IB_HCA with rail and plane numbers.
 PLANES_SINCE = "2.30.5"
 # nvidia-peermem moved; up to this version NCCL looks in the old place only.
@@ -106,6 +115,9 @@ def standing(name: str, nccl: str) -> str:
 
 def harm_of(name: str, value: str, nccl: str) -> str | None:
     """Return what an operator's value does, None where nothing speaks against it."""
+    outside = _outside(name, value)
+    if outside:
+        return outside
     rule = RULES.get(name)
     safe = {"NCCL_IB_DISABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", "NCCL_IB_ROCE_VERSION_NUM": "2"}
     safe.update({"NCCL_IGNORE_NET_MISMATCH": "0", "NCCL_IB_SPLIT_DATA_ON_QPS": "0"})
@@ -114,3 +126,11 @@ def harm_of(name: str, value: str, nccl: str) -> str | None:
     if name == "NCCL_NVLS_ENABLE" and value != "0":
         return None
     return rule.harm
+
+
+def _outside(name: str, value: str) -> str | None:
+    """Return what a number outside its range does, None for one within."""
+    limits = RANGES.get(name)
+    if limits is None or (value.isascii() and value.isdigit() and limits[0] <= int(value) <= limits[1]):
+        return None
+    return f"it must be a whole number from {limits[0]} to {limits[1]}; {limits[2]}"
