@@ -82,7 +82,7 @@ collectors:
   description: State (ok, failed, timeout, absent), seconds and a word on each collector.
   returned: always
   type: dict
-texts: {description: Output of each collector that has some., returned: always, type: dict}
+texts: {description: Output of each collector that has some; empty where it was written., returned: always, type: dict}
 dumps: {description: Flight-recorder dumps found., returned: always, type: list, elements: str}
 stopped: {description: "Processes in state T or D, by process id.", returned: always, type: dict}
 files: {description: Files written., returned: always, type: list, elements: str}
@@ -288,6 +288,8 @@ def main() -> None:
         except (OSError, KeyError) as error:
             module.fail_json(msg=f"what was collected cannot be written: {error}", collectors=states)
     stopped = {str(pid): state for pid, state in stopped_processes(listing).items() if pid in set(pids)}
+    # Once written they need not travel, nor stand in the output of a play: command lines can hold secrets.
+    texts = {} if files else texts
     module.exit_json(changed=bool(files), collectors=states, texts=texts, dumps=dumps, stopped=stopped, files=files)
 
 
