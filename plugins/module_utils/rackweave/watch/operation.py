@@ -126,7 +126,10 @@ class Operation:
         """Plan again where nodes change, submit, and rebuild what was drained where that is allowed."""
         plan = self.field.plan()
         if plan is None:
-            return self._end(STUCK, "there is no plan of this run on this controller: run playbooks/plan.yml")
+            played = self._play("plan", {})
+            plan = self.field.plan()
+        if plan is None:
+            return self._end(STUCK, f"the run has no plan on this controller, and none could be made: {played.problem}")
         try:
             found = self._place(plan, decision)
         except PlanError as error:

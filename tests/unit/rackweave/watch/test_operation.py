@@ -194,6 +194,13 @@ def test_rebuild_is_called_by_name_only_with_its_consent_and_clears_the_strikes(
     assert (broken.operate(), broken.forgiven) == (DONE, [])
 
 
+def test_a_run_whose_plan_is_gone_is_planned_before_it_is_submitted_again():
+    world = World(decision(resubmit=True), plan=None)
+    assert world.operate() == STUCK
+    assert world.names == ["status", "operate", "plan"]
+    assert "none could be made" in world.text
+
+
 def test_a_launch_that_fails_calls_a_person():
     assert World(decision(resubmit=True), fail=("launch",)).operate() == STUCK
 
