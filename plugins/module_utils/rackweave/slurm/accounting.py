@@ -67,7 +67,6 @@ def slurmdbd_conf(accounting: Accounting) -> str:
         "DbdHost": check_name("slurm_dbd_host", accounting.host),
         "SlurmUser": "slurm",
         "LogFile": "/var/log/slurm/slurmdbd.log",
-        "PidFile": "/run/slurmdbd/slurmdbd.pid",
         "StorageType": "accounting_storage/mysql",
         "StorageHost": accounting.storage_host,
         "StorageLoc": accounting.storage_name,
