@@ -10,6 +10,7 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.rackweave.cli.documents import load_documents, load_files
 from ..module_utils.rackweave.errors import PlanError, RackweaveError
 from ..module_utils.rackweave.fabric.block import read_fabric
+from ..module_utils.rackweave.plan.calibration import Calibration
 from ..module_utils.rackweave.plan.cluster import Cluster
 from ..module_utils.rackweave.plan.layout import plan_layout
 from ..module_utils.rackweave.plan.request import ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
@@ -43,6 +44,7 @@ ARGUMENT_SPEC = {
     "stage_layers": {"type": "list", "elements": "int"},
     "cross_domain_tensor_parallel": {"type": "bool", "default": False},
     "run": {"type": "str", "default": "run"},
+    "calibration": {"type": "path"},
 }
 
 
@@ -66,7 +68,8 @@ class ActionModule(ActionBase):
             cluster = build_cluster(
                 documents_of(directory, files), args.pop("hosts"), args.pop("hardware_class"), args.pop("fabric")
             )
-            plan = plan_layout(cluster, model, LayoutRequest.from_mapping(args))
+            calibration = load_calibration(args.pop("calibration"))
+            plan = plan_layout(cluster, model, LayoutRequest.from_mapping(args), calibration)
         except (RackweaveError, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
         if not plan.fits:
@@ -86,6 +89,20 @@ def load_model(model):
         except ValueError as error:
             raise PlanError(f"model file {model} is not JSON: {error}") from error
     return model
+
+
+def load_calibration(path):
+    """Return the factors that `rackweave calibrate` stored; None without a file, since none is needed.
+
+    Raises:
+        PlanError: if the file is not one.
+    """
+    if path is None or not Path(path).exists():
+        return None
+    try:
+        return Calibration.from_mapping(json.loads(Path(path).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise PlanError(f"calibration file {path} is not JSON: {error}") from error
 
 
 def build_cluster(documents, hosts, hardware_class, fabric=None):

@@ -79,7 +79,7 @@ options:
   engine:
     description: Who runs pipeline and ZeRO.
     type: str
-    choices: [megatron, deepspeed-pipeline, fsdp]
+    choices: [megatron, flat, deepspeed-pipeline, fsdp]
     default: megatron
   precision:
     description: What matrix products are computed in.
@@ -103,6 +103,9 @@ options:
     description: Name of the run.
     type: str
     default: run
+  calibration:
+    description: File of factors that C(rackweave calibrate) stored; used where it exists.
+    type: path
 author:
   - Rackweave contributors
 """

@@ -60,6 +60,19 @@ def test_bad_arguments_fail_with_one_sentence(run_action, changes, words):
     assert words in result["msg"]
 
 
+def test_stored_calibration_is_applied_and_a_broken_file_is_one_sentence(run_action, tmp_path):
+    sizes = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}
+    plain = layout(run_action, **sizes)["layout"]["prediction"]
+    file = tmp_path / "calibration.json"
+    factors = {"step_factors": {plain["cluster_key"]: 1.5}, "memory_factors": {}}
+    file.write_text(json.dumps({"schema": "rackweave.calibration/1", **factors}))
+    found = layout(run_action, **sizes, calibration=str(file))["layout"]["prediction"]
+    assert found["step_time_s"] == pytest.approx(1.5 * plain["step_time_s"], rel=1e-3)
+    assert not layout(run_action, **sizes, calibration=str(tmp_path / "none")).get("failed")
+    file.write_text("{")
+    assert "is not JSON" in layout(run_action, **sizes, calibration=str(file))["msg"]
+
+
 def test_a_model_is_read_from_a_json_file(run_action, tmp_path):
     path = tmp_path / "model.json"
     path.write_text(json.dumps({"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "vocab_size": 32000}))

@@ -31,6 +31,7 @@ def layer_bytes(model: Architecture, layout: Layout, software: Software, moe: bo
     inside = 2 * (attention_width(model) + ffn_width(model, moe))
     inside -= model.ffn_hidden_size if low and not moe else 0
     whole = between + tokens_per_rank(model, layout) * inside / tensor + score_bytes(model, layout, software)
+    whole *= software.saved_factor
     if layout.recompute != "elementwise":
         return whole
     # Norms and activation functions are computed again: their outputs need not be kept.
@@ -82,6 +83,10 @@ def saved_bytes(model: Architecture, layout: Layout, software: Software, moe: bo
     whole = layer_bytes(model, layout, software, moe)
     if layout.recompute in ("none", "elementwise"):
         return whole
+    if software.flat:
+        # Selective runs the feed-forward block again, its normalisation included: only its input is kept.
+        inner = 2 * ffn_width(model, moe) * tokens_per_rank(model, layout) / layout.sizes.tensor_parallel_size
+        return whole - software.saved_factor * (inner + hidden_bytes(model, layout))
     if layout.zero_stage == 3:
         return _every_second_product(model, layout)
     return whole - score_bytes(model, layout, software)

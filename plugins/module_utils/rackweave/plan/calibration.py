@@ -37,6 +37,10 @@ class Calibration:
         """Return measured over predicted step time on such a cluster."""
         return self.step_factors.get(cluster_key(cluster), 1.0)
 
+    def memory_factor_for(self, cluster: Cluster) -> float:
+        """Return measured over predicted allocated memory on such a cluster."""
+        return self.memory_factors.get(cluster_key(cluster), 1.0)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the calibration file."""
         return {
@@ -99,9 +103,14 @@ def measure(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Mea
         cluster=key,
         predicted_s=float(prediction["step_time_s"]) / factor,
         measured_s=statistics.median(float(event["step_time_s"]) for event in steps),
-        predicted_gib=memory.get("allocated_gib") if peaks else None,
+        predicted_gib=_uncalibrated_gib(memory) if peaks else None,
         measured_gib=max(peaks) if peaks else None,
     )
+
+
+def _uncalibrated_gib(memory: Mapping[str, Any]) -> float | None:
+    allocated = memory.get("allocated_gib")
+    return None if allocated is None else float(allocated) / float(memory.get("calibration_factor") or 1.0)
 
 
 def calibrate(measurements: Sequence[Measurement], known: Calibration | None = None) -> Calibration:

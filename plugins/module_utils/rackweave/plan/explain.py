@@ -81,22 +81,32 @@ def prediction(search: Search, candidate: Candidate, factor: float = 1.0) -> dic
 
 
 def memory_object(search: Search, candidate: Candidate) -> dict[str, Any]:
-    """Return the `memory` object of plan.json: the worst stage by component, all stages in short, and phases."""
+    """Return the `memory` object of plan.json: the worst stage by component, all stages in short, and phases.
+
+    The totals of the worst stage carry what calibration measured; components and stages are as predicted.
+    """
     layout = candidate.layout
     last = layout.sizes.pipeline_parallel_size - 1
     stages = [
         stage_memory(search.model, layout, search.software, search.constants, stage)
         for stage in range(min(last + 1, _MOST_STAGES))
     ]
-    worst = candidate.memory
-    limit = search.machine.memory_bytes
+    worst, limit = candidate.memory, search.machine.memory_bytes
+    measured = (search.memory_factor - 1.0) * worst.allocated
+    totals = {
+        "allocated_gib": worst.allocated,
+        "reserved_gib": worst.reserved,
+        "nvidia_smi_gib": worst.nvidia_smi,
+        "needed_gib": worst.needed,
+    }
     return {
         "origin": "predicted",
         "worst_stage": worst.stage,
         "limit_gib": round(limit / GIB, 2),
-        "needed_gib": round(worst.needed / GIB, 2),
-        "headroom_gib": round((limit - worst.needed) / GIB, 2),
-        **{name: value for name, value in worst.as_dict().items() if name != "stage"},
+        **{name: value for name, value in worst.as_dict().items() if name not in ("stage", *totals)},
+        **{name: round((value + measured) / GIB, 3) for name, value in totals.items()},
+        "headroom_gib": round((limit - worst.needed - measured) / GIB, 2),
+        "calibration_factor": search.memory_factor if search.memory_factor != 1.0 else None,
         "stages": [stage.as_dict() for stage in stages],
         "phases": phases(search, candidate),
     }

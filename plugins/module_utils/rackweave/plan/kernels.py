@@ -55,20 +55,22 @@ class Kernels:
         native = software.native_attention or generation == "ampere"
         attention = constants.attention_share(generation, low) if native else constants.attention_portable
         peak, wide = reference.peak_flops_per_second(precision), reference.peak_flops_per_second("bf16")
-        products = peak * share * clock
+        products = peak * share * clock / software.product_factor
         if precision == "nvfp4":
             # Blackwell Ultra has half again as many 4-bit units per multiprocessor; its own peak says so.
             products = gpu.peak_flops_per_second(precision) * share
+        elementwise = constants.elementwise_traffic if software.flash_attention else constants.elementwise_old
         return cls(
             seconds_per_flop=1 / products,
             attention_seconds_per_flop=1 / (wide * attention * clock),
             score_seconds_per_flop=1 / (wide * constants.score_product * clock),
-            wide_seconds_per_flop=1 / (wide * constants.product_share(generation, "bf16") * clock),
+            wide_seconds_per_flop=software.product_factor
+            / (wide * constants.product_share(generation, "bf16") * clock),
             seconds_per_byte=1 / gpu.hbm_bytes_per_second,
             traffic=constants.operand_traffic,
             bytes_per_operand=1.0 if low else 2.0,
             cast_bytes=4.0 if low else 0.0,
-            elementwise=constants.elementwise_traffic if software.flash_attention else constants.elementwise_old,
+            elementwise=elementwise * software.stream_factor,
             misaligned=constants.misaligned_factor,
             host_seconds=constants.host_seconds_per_layer if software.flash_attention else constants.host_seconds_old,
         )

@@ -161,7 +161,8 @@ def _searched(
     machine = Machine.of_cluster(cluster)
     place = place_of(cluster, wish)
     software = planned_software(wish.engine, wish.task, model)
-    search = Search(model, machine, place, software, Constants.shipped())
+    memory_factor = calibration.memory_factor_for(cluster) if calibration else 1.0
+    search = Search(model, machine, place, software, Constants.shipped(), memory_factor)
     result = search.run_with_headroom(wish, batch)
     if not result.ranked and result.smallest is None:
         raise PlanError(_nothing_allowed(cluster, model, wish, batch, result.refused))
@@ -281,7 +282,12 @@ def nearest_that_fits(search: Search, cluster: Cluster, wish: LayoutRequest, nea
     """Return the smallest change that makes the model fit: offloading, or more hosts."""
     batch = nearest.layout.global_batch_size
     free = replace(wish, data_parallel_size=None, micro_batch_size=None)
-    if wish.offload is None and wish.zero_stage is None and wish.engine == "megatron" and wish.task != "qlora":
+    if (
+        wish.offload is None
+        and wish.zero_stage is None
+        and wish.engine in ("megatron", "flat")
+        and wish.task != "qlora"
+    ):
         moved = search.run(replace(free, offload="cpu"), batch)
         if moved.ranked:
             return f"with the optimizer on the host it fits as {describe(moved.ranked[0].layout)}"

@@ -92,8 +92,8 @@ def stage_memory(
     last = stage == sizes.pipeline_parallel_size - 1
     logits = logits_bytes(model, layout, software.loss_bytes) if last else 0.0
     working = _working_set(model, layout, software, constants, last)
-    if layout.engine == "fsdp":
-        # The logits are gone before the last layer is gathered again for its backward pass.
+    if layout.engine == "fsdp" or software.flat:
+        # The logits are gone before the last layer is gathered again, or run again, for its backward pass.
         logits, working = (logits, 0.0) if logits > working else (0.0, working)
     working += constants.allocated_base_gib * GIB
     gathered = _gathered_bytes(model, layout, software, held) + software.bucket_bytes
@@ -146,6 +146,8 @@ def state_bytes(layout: Layout, software: Software, held: StageParameters) -> tu
 
 def _state_bytes(layout: Layout, software: Software, parameters: float, replicas: int) -> tuple[float, float, float]:
     stage = layout.zero_stage
+    if software.flat and software.trains == "all":
+        return _flat_state_bytes(layout, parameters, replicas)
     wide = 4 if layout.precision == "fp32" else software.weight_bytes
     weights = parameters * wide / (replicas if stage >= 3 else 1)
     if software.trains == "adapters":
@@ -163,6 +165,36 @@ def _state_bytes(layout: Layout, software: Software, parameters: float, replicas
     return weights, gradients, optimizer
 
 
+def _flat_state_bytes(layout: Layout, parameters: float, replicas: int) -> tuple[float, float, float]:
+    """Return the same for the flat engine, without what ZeRO 2 and 3 keep whole (see `_gathered_bytes`).
+
+    A rank that shares states holds its own part of weights and gradients beside the whole ones.
+    """
+    stage, width = layout.zero_stage, 4 if layout.precision == "fp32" else 2
+    shards = replicas if stage >= 1 else 1
+    apart = 1 / shards if shards > 1 else 0.0
+    weights = width * parameters * (apart + (0.0 if stage >= 3 else 1.0))
+    gradients = 4 * parameters * (apart + (0.0 if stage >= 2 else 1.0))
+    if shards == 1 and stage >= 2:
+        # One rank's own part is all of it, and what is streamed is streamed all the same.
+        weights, gradients = width * parameters, 4.0 * parameters
+    rest = {"fp32": 0, "fp16": 4}.get(layout.precision, 2)
+    return weights, gradients, (8 + rest) * parameters / shards
+
+
+def _flat_whole_bytes(model: Architecture, layout: Layout, held: StageParameters) -> float:
+    """Return what ZeRO 2 and 3 keep whole on the flat engine: two layers' matrices, and all that is in no layer."""
+    if layout.zero_stage < 2:
+        return 0.0
+    sizes, width = layout.sizes, 4 if layout.precision == "fp32" else 2
+    layer = (model.attention_parameters + model.mlp_parameters) / sizes.tensor_parallel_size
+    layers = model.num_layers / sizes.pipeline_parallel_size
+    outside = max(0.0, held.total - layers * layer)
+    alone = sizes.data_parallel_size * sizes.context_parallel_size == 1
+    each = 2 * layer + (0.0 if alone else outside)
+    return each * (4 + (width if layout.zero_stage == 3 else 0))
+
+
 def _is_deepspeed_pipeline(layout: Layout) -> bool:
     return layout.engine == "deepspeed-pipeline"
 
@@ -172,6 +204,8 @@ def _gathered_bytes(model: Architecture, layout: Layout, software: Software, hel
 
     With a pipeline the whole stage stays gathered, and its fp32 gradients whole, until its last micro-batch.
     """
+    if software.flat and software.trains == "all":
+        return _flat_whole_bytes(model, layout, held)
     if layout.zero_stage < 3:
         return 0.0
     if layout.sizes.pipeline_parallel_size > 1:
@@ -190,6 +224,8 @@ def _working_set(model: Architecture, layout: Layout, software: Software, consta
     scores = score_bytes(model, layout, software)
     whole = layer_bytes(model, replace(layout, recompute="none"), software, False)
     working = constants.backward_layers * (whole - scores) + (whole if layout.recompute == "full" else 0.0)
+    if software.flat:
+        return working
     return working + _GRADIENT_BYTES * _largest_matrices(model, layout, last)
 
 

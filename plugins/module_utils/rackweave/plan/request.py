@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import PlanError
 
 TASKS = ("pretrain", "full-finetune", "lora", "qlora")
-ENGINES = ("megatron", "deepspeed-pipeline", "fsdp")
+ENGINES = ("megatron", "flat", "deepspeed-pipeline", "fsdp")
 RECOMPUTE = ("none", "selective", "full")
 OFFLOAD = ("none", "cpu", "nvme")
 PRECISIONS = ("bf16", "fp32", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -39,7 +39,8 @@ class LayoutRequest:
     """Sizes and settings of a job; None means "choose".
 
     Attributes:
-        engine: who runs pipeline and ZeRO: `megatron` (Megatron's schedule and one DeepSpeed engine),
+        engine: who runs pipeline and ZeRO: `megatron` (Megatron's schedule and one DeepSpeed engine), `flat` (the
+            same schedule and the trainer's own flat buffers),
             `deepspeed-pipeline` (DeepSpeed's PipelineModule) or `fsdp` (fully sharded data parallelism).
         stage_layers: layers of each pipeline stage, where they are not equal.
         cross_domain_tensor_parallel: allow tensor groups that leave the NVLink domain.

@@ -17,6 +17,7 @@ from .machine import Machine, Software
 from .presets import PRESETS
 from .ranks import ParallelSizes
 from .rules import Layout
+from .software import FLAT
 
 COLUMNS = (
     "id",
@@ -258,8 +259,10 @@ def _read_model(row: _Cells) -> Architecture:
 
 def _dense_model(row: _Cells, name: str, sequence: int) -> Architecture:
     hidden = row.needed("hidden")
-    llama = name.lower().startswith("llama")
+    # Two columns that only some tables have say what is otherwise told by the name.
+    llama = row.text("activation") == "swiglu" or name.lower().startswith("llama")
     untied = llama or name.startswith("Nemotron") or "GQA" in name or "untied" in row.text("notes")
+    untied = row.text("tied") == "0" if row.text("tied") else untied
     heads = row.whole("heads") or row.infer("heads", usual_heads(hidden))
     if hidden % heads:
         raise PlanError(f"row {row.label}: hidden={hidden} is not a multiple of heads={heads}")
@@ -276,7 +279,7 @@ def _dense_model(row: _Cells, name: str, sequence: int) -> Architecture:
         sequence_length=sequence,
         normalization="rmsnorm" if llama else "layernorm",
         activation="swiglu" if llama else "gelu",
-        position_embedding="rotary" if llama else "alibi",
+        position_embedding="rotary" if llama or _is_ours(row) else "alibi",
         rotary_base=10000.0,
         tied_embeddings=not untied,
         linear_bias=not llama,
@@ -390,6 +393,8 @@ def _zero_stage(row: _Cells) -> int:
 
 def _engine(row: _Cells, pipeline: int) -> str:
     """Return the engine: ZeRO by number with a pipeline is DeepSpeed's, as with Megatron-DeepSpeed."""
+    if _is_ours(row):
+        return "flat"
     if _is_sharded(row) or row.text("zero") == "fsdp-2":
         return "fsdp"
     return "deepspeed-pipeline" if row.text("zero") == "1" and pipeline > 1 else "megatron"
@@ -425,13 +430,22 @@ def _is_old(row: _Cells) -> bool:
 
     The rule: fp16, or bf16 with full recomputation under Megatron-DeepSpeed (ZeRO stage 0 or 1 by number).
     """
+    if _is_ours(row):
+        return False
     if row.text("precision") == "fp16":
         return True
     return row.text("precision") == "bf16" and row.text("zero") in ("0", "1") and row.text("recompute") == "full"
 
 
+def _is_ours(row: _Cells) -> bool:
+    """Return whether the trainer's own bench measured a row: on its flat engine."""
+    return row.text("source").startswith("trainer.bench")
+
+
 def _read_software(row: _Cells, layout: Layout) -> Software:
     notes, old = row.text("notes"), _is_old(row)
+    if layout.engine == "flat":
+        return FLAT
     recipe = layout.precision in ("fp8", "mxfp8", "nvfp4") and layout.engine == "megatron"
     overlapped = bool(re.search(r"TP comm overlap|[Aa]sync ?TP", notes))
     sharded = row.text("zero") == "3" and not old

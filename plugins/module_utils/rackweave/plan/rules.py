@@ -221,7 +221,7 @@ def _batch(model: Architecture, layout: Layout, place: Place) -> str | None:
     )
 
 
-ZERO_LIMIT = {"megatron": 2, "deepspeed-pipeline": 1, "fsdp": 3}
+ZERO_LIMIT = {"megatron": 2, "flat": 2, "deepspeed-pipeline": 1, "fsdp": 3}
 
 
 def _zero_pipeline(model: Architecture, layout: Layout, place: Place) -> str | None:
@@ -239,7 +239,7 @@ def _zero_pipeline(model: Architecture, layout: Layout, place: Place) -> str | N
 def _offload(model: Architecture, layout: Layout, place: Place) -> str | None:
     if layout.offload == "none":
         return None
-    needed = 3 if layout.offload == "nvme" else 2
+    needed = 1 if layout.engine == "flat" else 3 if layout.offload == "nvme" else 2
     if layout.zero_stage < needed:
         return (
             f"offload={layout.offload} needs zero_stage={needed} or more, not {layout.zero_stage}: the engine "

@@ -77,13 +77,21 @@ class Search:
     """One search: a model, a machine, the place and what is asked for."""
 
     def __init__(
-        self, model: Architecture, machine: Machine, place: Place, software: Software, constants: Constants
+        self,
+        model: Architecture,
+        machine: Machine,
+        place: Place,
+        software: Software,
+        constants: Constants,
+        memory_factor: float = 1.0,
     ) -> None:
+        """Take what is searched for; `memory_factor` is measured over predicted allocated memory of such machines."""
         self.model, self.machine, self.place = model, machine, place
         self.software, self.constants = software, constants
         self.times = StepModel(model, machine, software, constants)
         self.refused: dict[str, str] = {}
         self.tight = False
+        self.memory_factor = memory_factor
 
     def run_with_headroom(self, wish: LayoutRequest, global_batch_size: int) -> SearchResult:
         """Return the best layouts that leave the allocator its cache; if there are none, those that just fit."""
@@ -99,7 +107,8 @@ class Search:
         host = memory.offloaded * self.machine.gpus_per_host
         if host > _HOST_SHARE * self.machine.host_memory_bytes:
             return False
-        return (memory.needed if self.tight else memory.nvidia_smi) <= self.machine.memory_bytes
+        measured = (self.memory_factor - 1.0) * memory.allocated
+        return measured + (memory.needed if self.tight else memory.nvidia_smi) <= self.machine.memory_bytes
 
     def run(self, wish: LayoutRequest, global_batch_size: int) -> SearchResult:
         """Return the best layouts of all that the request leaves open."""
@@ -247,10 +256,10 @@ class Search:
         if wish.engine == "fsdp":
             return [3]
         most = ZERO_LIMIT[layout.engine]
-        if sizes.pipeline_parallel_size == 1 and layout.engine == "megatron":
+        if sizes.pipeline_parallel_size == 1 and layout.engine in ("megatron", "flat"):
             most = 3
-        least = 2 if layout.offload != "none" else 1
-        return [0] if replicas == 1 and least == 1 else list(range(least, most + 1))
+        least = 2 if layout.offload != "none" and layout.engine != "flat" else 1
+        return [0] if replicas == 1 and layout.offload == "none" else list(range(least, most + 1))
 
     def _recompute_kinds(self, wish: LayoutRequest, stage: int) -> list[str]:
         if wish.recompute:

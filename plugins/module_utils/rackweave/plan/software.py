@@ -11,11 +11,23 @@ ADAPTER_RANK = 16  # of LoRA matrices, on every linear layer
 NF4_BITS = 4.127  # NF4 with double quantisation: 4 bits and two levels of scales (arXiv:2305.14314)
 _ZERO_BUCKETS = 2 * 2 * 5e8  # DeepSpeed's default reduce and gather buckets of 5e8 elements, two bytes each
 
+FLAT = Software(
+    loss_bytes=2,
+    flat=True,
+    product_factor=0.9,
+    stream_factor=0.7,
+    saved_factor=1.12,
+    overhead_factor=0.2,
+)
+"""The trainer's own engine; factors fitted on measurements of one kind of GPU (H200), see docs/accuracy.md."""
+
 
 def planned_software(engine: str, task: str, model: Architecture) -> Software:
     """Return the traits of an engine: Megatron's schedule with fp32 gradients, DeepSpeed's pipeline, or torch FSDP."""
     if engine == "deepspeed-pipeline":
         software = Software(overlap=False, gradient_bytes=6, bucket_bytes=_ZERO_BUCKETS)
+    elif engine == "flat":
+        software = FLAT
     elif engine == "fsdp":
         software = Software(native_attention=False, loss_bytes=14, fp32_weights=True)
     else:

@@ -20,6 +20,7 @@ from .shapes import StageParameters, moe_layers_of_stage, stage_layer_counts, st
 _LINK_SHARE = 0.75  # of the host link's rate that pinned copies reach; assumed
 _HOST_BYTES_PER_SECOND = 200e9  # memory rate that Adam on two sockets sustains; assumed
 _NVME_BYTES_PER_SECOND = 25e9  # eight drives of a host together; assumed
+_FLAT_OPTIMIZER_BYTES = 32  # read and write gradient 8, weight and rest 8, moments 16
 _OPTIMIZER_BYTES = 30  # read gradient 4, read and write master 8 and moments 16, write bf16 weights 2
 
 
@@ -109,7 +110,7 @@ class StepModel:
             data_traffic=_data_traffic(model, layout, software, links, constants, slots[heaviest]),
             optimizer=_optimizer(model, layout, software, self.kernels(layout.precision)),
             offload=offload_seconds(model, layout, self.machine),
-            overhead=constants.step_overhead_s,
+            overhead=constants.step_overhead_s * software.overhead_factor,
         )
 
 
@@ -149,20 +150,23 @@ def _stage_passes(
             parts[0] += number * (passes.forward + passes.backward)
             parts[1] += number * (passes.attention_forward + passes.attention_backward)
             parts[2] += number * (passes.traffic_forward + passes.traffic_backward)
-            parts[3] += number * _recomputed(layout, passes)
+            parts[3] += number * _recomputed(model, layout, passes)
         if stage == len(counts) - 1:
             parts[0] += head.forward + head.backward
         stages.append((parts[0], parts[1], parts[2], parts[3]))
     return stages
 
 
-def _recomputed(layout: Layout, passes: PassTimes) -> float:
+def _recomputed(model: Architecture, layout: Layout, passes: PassTimes) -> float:
     if layout.recompute == "full":
         return passes.forward_total
     if layout.recompute == "none":
         return 0.0
     if layout.recompute in ("elementwise", "partial"):
         return passes.stream_forward
+    if layout.engine == "flat":
+        # The feed-forward block with its normalisation; products are in proportion to their parameters.
+        return passes.forward * model.mlp_parameters / (model.mlp_parameters + model.attention_parameters)
     if layout.zero_stage == 3:
         # Every second matrix product and the elementwise kernels between (torchtitan's policy).
         return 0.5 * passes.forward
@@ -258,4 +262,4 @@ def _optimizer(model: Architecture, layout: Layout, software: Software, kernels:
     held = _heaviest_parameters(model, layout)
     replicas = layout.sizes.data_parallel_size * layout.sizes.context_parallel_size
     parameters = held.total / (replicas if layout.zero_stage >= 1 else 1)
-    return _OPTIMIZER_BYTES * parameters * kernels.seconds_per_byte
+    return (_FLAT_OPTIMIZER_BYTES if software.flat else _OPTIMIZER_BYTES) * parameters * kernels.seconds_per_byte

@@ -40,6 +40,25 @@ def test_the_factor_is_measured_over_predicted_and_moves_the_next_plan():
     assert again.prediction["calibration_factor"] == pytest.approx(1.25, rel=1e-3)
 
 
+def test_measured_memory_moves_the_next_plan_and_what_fits():
+    wide, wish = Cluster.from_shorthand("8x8xH100"), LayoutRequest(global_batch_size=64)
+    first = plan_layout(wide, "llama3-70b", wish)
+    document = first.as_dict()
+    peak = 1.25 * document["memory"]["allocated_gib"]
+    events = [{**event, "peak_memory_gib": peak} for event in steps(10.0)]
+    learned = calibrate([measure(document, events)])
+    assert learned.memory_factor_for(wide) == pytest.approx(1.25)
+    again = plan_layout(wide, "llama3-70b", wish, learned)
+    shown = again.as_dict()["memory"]
+    assert again.layout != first.layout, "what was chosen would not fit"
+    assert shown["needed_gib"] <= shown["limit_gib"]
+    assert shown["calibration_factor"] == pytest.approx(1.25)
+    # A plan that carries the factor teaches the same one.
+    peak = shown["allocated_gib"]
+    twice = calibrate([measure(again.as_dict(), [{**event, "peak_memory_gib": peak} for event in steps(10.0)])])
+    assert twice.memory_factor_for(wide) == pytest.approx(1.25, rel=1e-3)
+
+
 def test_another_kind_of_cluster_keeps_its_predictions():
     document = plan(64)
     learned = calibrate([measure(document, steps(2 * document["prediction"]["step_time_s"]))])

@@ -56,6 +56,16 @@ def test_memory_is_within_3_and_8_percent(crossed):
     assert memory["nvidia_smi"]["mape"] < 8
 
 
+def test_the_trainers_own_engine_is_predicted_within_5_percent_in_time_and_3_in_memory():
+    own = load_table(ROWS.parent / "measured-h200.csv")
+    constants = Constants.shipped()
+    rows = [settled(row, constants) for row in own.rows]
+    assert {row.layout.engine for row in rows} == {"flat"}
+    found = report(own, [predict(row, constants) for row in rows])
+    assert found["step"]["groups"]["h200"]["mape"] < 5
+    assert found["memory"]["max_allocated"]["mape"] < 3
+
+
 def test_what_ran_is_predicted_to_fit_and_four_of_five_reported_failures_are_not():
     # The fifth, bloom-131, has the memory of bloom-125, which ran at 67 GB: no model of memory can tell them apart.
     assert scores(True)["oom"] == {"labels": 5, "caught": 4, "false": 0}
