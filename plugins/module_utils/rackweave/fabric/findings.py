@@ -21,6 +21,7 @@ SEVERITIES = {
     "compute-nic-mtu": BLOCK,
     "compute-nic-rate": BLOCK,
     "cpu": WARN,
+    "cuda": WARN,
     "fabric-manager": BLOCK,
     "gdr": BLOCK,
     "gid": BLOCK,
@@ -69,6 +70,7 @@ SEVERITIES = {
     "topology-differs": WARN,
     "topology-file": BLOCK,
     "unplanned-variable": WARN,
+    "virtualization": WARN,
 }
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median_low
 
 from ..hardware.address_text import interface_address
 from ..hardware.node import Gpu, Nic, NodeDocument, Port, priority_runs
@@ -22,6 +23,8 @@ from .roce import DSCP_VALUES
 UNLIMITED = -1
 MIN_SHM_BYTES = 16 << 30
 MAX_NAMED = 8
+GIB = 1 << 30
+MEMORY_TOLERANCE = 0.01  # the smallest module of a node with 32 of them is 3 % of its memory
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ COMPARISONS: tuple[Comparison, ...] = (
     Comparison("gpu-memory", "GPU memory in bytes", _gpus("memory_bytes")),
     Comparison("gpu-ecc", "ECC of the GPUs", _gpus("ecc_enabled")),
     Comparison("gpu-nvlink", "active NVLinks per GPU", _gpus("nvlink_links")),
+    Comparison("gpu-nvlink", "number of NVSwitches", lambda node: len(node.document.nvswitches)),
     Comparison("clock-limit", "maximum SM clock in MHz", _gpus("max_sm_clock_mhz")),
     Comparison("gpu-power-limit", "power limit in W", _gpus("power_limit_w")),
     Comparison("gpu-vbios", "VBIOS", _gpus("vbios")),
@@ -136,6 +140,9 @@ COMPARISONS: tuple[Comparison, ...] = (
     Comparison("nccl-plugin", "NCCL network plugins", lambda node: node.document.nccl_plugins),
     Comparison("cpu", "CPU model", lambda node: node.document.cpu.model),
     Comparison("cpu", "logical CPUs", lambda node: node.document.cpu.logical),
+    Comparison("cpu", "number of NUMA nodes", lambda node: len(node.document.cpu.numa_nodes) or None, known_only=True),
+    Comparison("virtualization", "virtualisation", lambda node: node.document.identity.virtualization, known_only=True),
+    Comparison("cuda", "CUDA", _version("cuda")),
     Comparison("memlock", "effective memlock in bytes", lambda node: node.document.limits.memlock_effective_bytes),
     Comparison("iommu", "IOMMU", lambda node: node.document.pcie.iommu),
     Comparison("gdr", "GPUDirect by dmabuf", lambda node: node.document.gpudirect.dmabuf),
@@ -157,7 +164,23 @@ def compare_fleet(nodes: Sequence[Node]) -> list[Finding]:
         findings.extend(_odd_ones(comparison, nodes))
     findings.extend(_extra_devices(nodes))
     findings.extend(_swapped_rails(nodes))
+    findings.extend(_less_memory(nodes))
     return findings
+
+
+def _less_memory(nodes: Sequence[Node]) -> list[Finding]:
+    """Name hosts whose memory is not that of most: a module was lost. Kernels of one kind differ by some MiB only."""
+    sizes = {node.host: node.document.memory_total_bytes for node in nodes if node.document.memory_total_bytes}
+    if not sizes:
+        return []
+    usual = median_low(sizes.values())
+    return [
+        Finding(
+            "memory", host, f"memory is {size / GIB:.0f} GiB; most of {len(sizes)} hosts have {usual / GIB:.0f} GiB"
+        )
+        for host, size in sizes.items()
+        if abs(size - usual) > usual * MEMORY_TOLERANCE
+    ]
 
 
 def _odd_ones(comparison: Comparison, nodes: Sequence[Node]) -> list[Finding]:

@@ -113,6 +113,8 @@ def _affinities(row: list[str], devices: int, header: list[str]) -> dict[str, st
     columns = header[devices:]
     if not _GPU.fullmatch(name):
         return {}
+    if values == ["N/A"] and len(row) - 1 - devices >= len(columns):
+        return {}  # virtual machines: nothing but 'GPU NUMA ID' is filled
     if len(values) > len(columns) or (values and not all(_LIST.fullmatch(value) for value in values)):
         raise ParseError(f"{TOOL}: row {name}: affinity {excerpt(' '.join(values))} does not fit {', '.join(columns)}")
     if values and len(values) < len(columns):

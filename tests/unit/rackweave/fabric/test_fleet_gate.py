@@ -253,3 +253,25 @@ def test_a_different_dscp_map_is_shown_as_runs():
     messages = [it.message for it in judge(documents).findings if it.kind == "roce-dscp-map"]
 
     assert any("DSCP map is 0-25:0 26-26:5 27-63:0" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("memory", lambda it: replace(it, memory_total_bytes=it.memory_total_bytes * 31 // 32)),
+        ("cpu", lambda it: replace(it, cpu=replace(it.cpu, numa_nodes=it.cpu.numa_nodes * 4))),
+        ("gpu-nvlink", lambda it: replace(it, nvswitches=it.nvswitches[:3])),
+        ("virtualization", lambda it: replace(it, identity=replace(it.identity, virtualization="kvm"))),
+        ("cuda", lambda it: replace(it, versions=replace(it.versions, cuda="11.8"))),
+    ],
+)
+def test_a_lost_module_switch_or_setting_names_its_host(kind, change):
+    nodes = fleet(4)
+    nodes[1] = change(nodes[1])
+    assert kinds(judge(nodes)) == {(kind, "hgx-02")}
+
+
+def test_some_mebibytes_of_memory_are_no_difference():
+    nodes = fleet(4)
+    nodes[1] = replace(nodes[1], memory_total_bytes=nodes[1].memory_total_bytes - (64 << 20))
+    assert judge(nodes).findings == ()

@@ -219,3 +219,11 @@ def test_ip_gives_addresses_and_default_routes():
     assert parse_ip_default_routes('[{"dst":"default","dev":"eno1"}]') == {"eno1"}
     assert parse_ip_default_routes('[{"dst":"default","nexthops":[{"dev":"a"},{"dev":"b"}]}]') == {"a", "b"}
     assert parse_ip_default_routes("") == frozenset()
+
+
+def test_a_virtual_machine_prints_no_affinity_and_none_is_made_up():
+    header = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    rows = "GPU0\t X \tNV18\t\t\t\tN/A\nGPU1\tNV18\t X \t\t\t\tN/A\n"
+    matrix = parse_topo_matrix(header + rows + "\nLegend:\n\n  X    = Self\n")
+    assert matrix.cpu_affinity == {"GPU0": None, "GPU1": None}
+    assert matrix.numa_affinity == {"GPU0": None, "GPU1": None}
