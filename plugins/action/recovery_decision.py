@@ -26,7 +26,7 @@ ARGUMENT_SPEC = {
     "ended": {"type": "list", "elements": "dict", "required": True},
     "job_live": {"type": "bool", "required": True},
     "directory": {"type": "path", "required": True},
-    "cluster_nodes": {"type": "int", "required": True},
+    "nodes": {"type": "list", "elements": "str", "required": True},
     "stop_ok": {"type": "bool", "required": True},
     "requeue_ok": {"type": "bool", "required": True},
     "drain_ok": {"type": "bool", "required": True},
@@ -71,7 +71,7 @@ def decide(args, directory, dry):
     moment = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
     setting = Setting(
         run=args["run"],
-        cluster_nodes=args["cluster_nodes"],
+        nodes=tuple(args["nodes"]),
         switches=Switches(args["stop_ok"], args["requeue_ok"], args["drain_ok"]),
         restart_budget=args["restart_budget"],
         time=moment,

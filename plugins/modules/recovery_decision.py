@@ -13,9 +13,10 @@ options:
   ended: {description: What C(job_watch) returned under that name., type: list, elements: dict, required: true}
   job_live: {description: Whether the job goes on., type: bool, required: true}
   directory: {description: Directory on the controller for journal and ledger., type: path, required: true}
-  cluster_nodes:
-    description: Nodes of the cluster; at most max(1, 2 %) are drained in an hour.
-    type: int
+  nodes:
+    description: Nodes of the cluster. Only these are ever drained, at most max(1, 2 %) of them in an hour.
+    type: list
+    elements: str
     required: true
   stop_ok: {description: Whether our own job may be stopped., type: bool, required: true}
   requeue_ok: {description: Whether our own job may be started again., type: bool, required: true}
@@ -34,7 +35,7 @@ EXAMPLES = r"""
     ended: "{{ watched.ended }}"
     job_live: "{{ watched.job_live }}"
     directory: .state/lab/recovery
-    cluster_nodes: 2
+    nodes: [gpu01, gpu02]
     stop_ok: true
     requeue_ok: true
     drain_ok: true

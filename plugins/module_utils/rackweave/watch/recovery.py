@@ -39,10 +39,14 @@ class Ended:
 
 @dataclass(frozen=True)
 class Setting:
-    """What holds for all decisions of a call; time both as text and in seconds of the epoch."""
+    """What holds for all decisions of a call; time both as text and in seconds of the epoch.
+
+    Attributes:
+        nodes: the nodes of the inventory; a log may name any host, and only these are ever excluded or drained.
+    """
 
     run: str
-    cluster_nodes: int
+    nodes: tuple[str, ...]
     switches: Switches
     restart_budget: int
     time: str
@@ -86,8 +90,8 @@ class Plan:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in shown.items()}
 
 
-def to_verdict(document: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that a ``verdict.json`` holds; ranks that it blames stand for their hosts.
+def to_verdict(document: Mapping[str, Any], nodes: Sequence[str]) -> Verdict:
+    """Return the verdict that a ``verdict.json`` holds; ranks that it blames stand for their hosts, if they are ours.
 
     Raises:
         DocumentError: if its class is not of the closed list.
@@ -97,7 +101,10 @@ def to_verdict(document: Mapping[str, Any]) -> Verdict:
         raise DocumentError(f"the verdict of attempt {document.get('attempt')} has an unknown class {name!r}")
     culprit = str(document.get("culprit", "none"))
     hosts = [part[5:] for part in culprit.split(",") if part.startswith("host:")] or list(document.get("hosts") or [])
-    named = ",".join(f"host:{host}" for host in dict.fromkeys(hosts)) or "none"
+    # Logs write a host with or without its domain.
+    own = {name.partition(".")[0]: name for name in nodes}
+    known = [own[host.partition(".")[0]] for host in hosts if host.partition(".")[0] in own]
+    named = ",".join(f"host:{host}" for host in dict.fromkeys(known)) or "none"
     return Verdict(name, named, severity=str(document["severity"]), alarm=CLASSES[name].alarm)
 
 
@@ -131,7 +138,7 @@ def _decide(one: Ended, journal: Journal, ledger: Ledger, setting: Setting, last
         return None
     situation = Situation(
         evidence=one.evidence,
-        cluster_nodes=setting.cluster_nodes,
+        cluster_nodes=len(setting.nodes),
         ledger=ledger,
         switches=setting.switches,
         restarts=own.restarts(),
@@ -140,11 +147,11 @@ def _decide(one: Ended, journal: Journal, ledger: Ledger, setting: Setting, last
         recent_drains=(*journal.drain_ages_h(setting.time_s), *([0.0] * drains)),
         job_is_alive=last and setting.job_is_alive,
     )
-    return decide(to_verdict(one.document), situation)
+    return decide(to_verdict(one.document, setting.nodes), situation)
 
 
 def _plan(one: Ended, decision: Decision, ledger: Ledger, setting: Setting, last: bool) -> Plan:
-    verdict = to_verdict(one.document)
+    verdict = to_verdict(one.document, setting.nodes)
     if blames(verdict.diagnosis_class):
         ledger = ledger.blame(named_hosts(verdict), one.evidence, verdict.diagnosis_class, setting.time_s)
     leaving = tuple(dict.fromkeys((*decision.exclude, *decision.drain)))

@@ -25,7 +25,14 @@ def ended(name="gpu.fallen_off_bus", attempt="12.0", hosts=("n1",), requeued=Fal
 
 
 def setting(**changes):
-    values = {"run": "demo", "cluster_nodes": 100, "switches": ON, "restart_budget": 8, "time": "t", "time_s": 1e6}
+    values = {
+        "run": "demo",
+        "nodes": tuple(f"n{number}" for number in range(100)),
+        "switches": ON,
+        "restart_budget": 8,
+        "time": "t",
+        "time_s": 1e6,
+    }
     return Setting(**{**values, **changes})
 
 
@@ -51,6 +58,11 @@ def test_kernel_evidence_drains_with_our_prefix_and_starts_elsewhere():
     assert plan.action == DRAIN
     assert plan.drain == {"n1": f"{REASON_PREFIX}gpu.fallen_off_bus in attempt 12.0 of demo"}
     assert (plan.resubmit, plan.leave, plan.suspected) == (True, ("n1",), ())
+
+
+def test_a_host_that_only_a_log_knows_is_never_drained_and_a_domain_does_not_hide_ours():
+    assert recover([ended(hosts=["db7.example.org"])], Journal(), Ledger(), setting()).drain == {}
+    assert list(recover([ended(hosts=["n1.example.org"])], Journal(), Ledger(), setting()).drain) == ["n1"]
 
 
 def test_a_suspected_node_is_left_out_once_and_drained_at_its_second_strike():
