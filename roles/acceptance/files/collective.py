@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import socket
 import sys
 from dataclasses import asdict
 from datetime import timedelta
@@ -27,12 +28,22 @@ from trainer.bench.allreduce import sweep
 SCHEMA = "rackweave.acceptance_collective/1"
 
 
-def groups_of(schedule, host):
-    """Return the groups of this host in the order in which it meets them, with a port for each."""
+def free_port():
+    """Return a port that nobody on this node listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def groups_of(schedule, host, own_port):
+    """Return the groups of this host in the order in which it meets them, with a port for each.
+
+    Ports between nodes follow from the job, since both ends must know them.
+    """
     base = 20000 + int(os.environ["SLURM_JOB_ID"]) % 4000 * 8
-    groups = [([host], base)]
+    groups = [([host], own_port)]
     for number, pairs in enumerate(schedule["rounds"]):
-        groups += [(list(pair), base + 1 + number % 7) for pair in pairs if host in pair]
+        groups += [(list(pair), base + number % 8) for pair in pairs if host in pair]
     return groups
 
 
@@ -57,8 +68,8 @@ def measure(schedule, hosts, port, host, local_rank):
     return {"backend": result.backend, "steal": result.steal, "sizes": sizes}
 
 
-def rank_main(directory, schedule, host, local_rank):
-    for number, (hosts, port) in enumerate(groups_of(schedule, host)):
+def rank_main(directory, schedule, host, local_rank, own_port):
+    for number, (hosts, port) in enumerate(groups_of(schedule, host, own_port)):
         if schedule["ranks"] * len(hosts) < 2:
             continue
         found, error = {"backend": schedule["backend"]}, None
@@ -76,9 +87,10 @@ def main(arguments):
     directory, host = Path(arguments[0]), os.environ["RACKWEAVE_HOST"]
     schedule = json.loads((directory / "schedule.json").read_text(encoding="utf-8"))
     torch.set_num_threads(1)
-    context = multiprocessing.get_context("fork")
+    context, port = multiprocessing.get_context("fork"), free_port()
     ranks = [
-        context.Process(target=rank_main, args=(directory, schedule, host, rank)) for rank in range(schedule["ranks"])
+        context.Process(target=rank_main, args=(directory, schedule, host, rank, port))
+        for rank in range(schedule["ranks"])
     ]
     for process in ranks:
         process.start()

@@ -50,7 +50,7 @@ class RelativeBar:
 
 
 UNITS = {
-    "memlock": "bytes",
+    "memlock": "MiB",
     "bare-metal": "",
     "cpu-work": "MB/s",
     "cpu-steal": "%",

@@ -112,10 +112,11 @@ def _memlock(node: NodeFigures, document: NodeDocument) -> TestResult:
     if soft == -1:
         return TestResult("memlock", PASS, -1.0, -1.0, "RDMA registers memory by locking it", "unlimited")
     wanted = f"{soft} bytes inside the job step (at most {hard}), not unlimited"
+    value = soft / 2**20
     if document.identity.virtualization in CONTAINERS:
         reason = f"{wanted}: a container cannot exceed its host's limit"
-        return TestResult("memlock", NOT_HERE, float(soft), -1.0, reason=reason)
-    return TestResult("memlock", FAIL, float(soft), -1.0, "RDMA registers memory by locking it", wanted)
+        return TestResult("memlock", NOT_HERE, value, -1.0, reason=reason)
+    return TestResult("memlock", FAIL, value, -1.0, "RDMA registers memory by locking it", wanted)
 
 
 def _bare_metal(node: NodeFigures, context: Context) -> TestResult:

@@ -201,8 +201,7 @@ def _items(value: object) -> list[object]:
 
 def _row(where: str, test: Mapping[str, object]) -> tuple[str, str, str, str, str, str]:
     unit = f" {test['unit']}" if test["unit"] else ""
-    value = "-" if test["value"] is None else f"{test['value']:g}{unit}"
-    bar = "-" if test["bar"] is None else f"{test['bar']:g}"
+    value, bar = _figure(test["value"], unit), _figure(test["bar"], "")
     detail = test.get("detail")
     notes = (
         [f"{key} {value:g}" for key, value in detail.items() if isinstance(value, (int, float))]
@@ -211,6 +210,13 @@ def _row(where: str, test: Mapping[str, object]) -> tuple[str, str, str, str, st
     )
     note = "; ".join(part for part in (", ".join(notes), str(test["reason"] or test["source"])) if part)
     return where, str(test["name"]), value, bar, str(test["verdict"]), note
+
+
+def _figure(value: object, unit: str) -> str:
+    """Return a figure with its unit; -1 is how limits say that there is none."""
+    if not isinstance(value, (int, float)):
+        return "-"
+    return "unlimited" if value == -1 else f"{value:g}{unit}"
 
 
 def _rounded(value: float | int | str | bool | None) -> float | int | str | bool | None:
