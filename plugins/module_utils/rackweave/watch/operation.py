@@ -18,6 +18,7 @@ from .replan import Replacement, current_sizes, replacement
 
 DONE, STUCK, GAVE_UP = 0, 1, 3
 ERROR_PAUSE_S = 30.0
+LAUNCHES = 4
 MOST_ERRORS = 20  # rounds in a row that failed for reasons of their own (the submit host is away, say): ten minutes
 
 
@@ -97,7 +98,9 @@ class Operation:
             self.field.write("note", "an earlier operation decided to submit again and did not; doing it now")
             return self._recover(unfinished)
         listed = self._play("status", {}).results.get("run_list")
-        row = next((one for one in (listed or {}).get("runs", []) if one["run"] == self.settings.run), None)
+        if listed is None or listed.get("failed"):
+            return None  # not knowing is no reason to launch: the rounds try again until somebody answers
+        row = next((one for one in listed.get("runs", []) if one["run"] == self.settings.run), None)
         if row is not None and row.get("job_id"):
             return None
         if self.settings.dry_run:
@@ -171,9 +174,14 @@ class Operation:
             played = self._play("plan", self.layout)
             if played.code:
                 return self._end(STUCK, f"the run cannot be planned: {played.problem}")
-        played = self._play("launch", self.layout)
-        launched = played.results.get("job_submit", {})
-        if played.code or not launched.get("job_id"):
+        for attempt in range(LAUNCHES):
+            played = self._play("launch", self.layout)
+            launched = played.results.get("job_submit", {})
+            if not played.code and launched.get("job_id"):
+                break
+            if attempt + 1 < LAUNCHES:
+                self.field.sleep(ERROR_PAUSE_S)  # a launch finds a live job, so trying again cannot make two
+        else:
             return self._end(STUCK, f"the run cannot be launched: {played.problem or launched.get('msg', 'no job')}")
         self.field.write("submit", why, job_id=launched["job_id"], attached=launched.get("attached", False))
         return None

@@ -201,8 +201,16 @@ def test_a_run_whose_plan_is_gone_is_planned_before_it_is_submitted_again():
     assert "none could be made" in world.text
 
 
-def test_a_launch_that_fails_calls_a_person():
-    assert World(decision(resubmit=True), fail=("launch",)).operate() == STUCK
+def test_a_launch_that_fails_is_tried_again_and_then_calls_a_person():
+    world = World(decision(resubmit=True), fail=("launch",))
+    assert world.operate() == STUCK
+    assert world.names.count("launch") > 1
+
+
+def test_not_knowing_whether_there_is_a_job_launches_nothing():
+    world = World(None, FINISHED, submitted=False, fail=("status",))
+    assert world.operate() == DONE
+    assert "launch" not in world.names
 
 
 def test_fewer_nodes_keep_whole_replicas_the_batch_and_the_order_of_hosts():
