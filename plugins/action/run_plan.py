@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.batch import BatchSettings, check_run_name
-from ..module_utils.rackweave.run.files import NODE_SCRIPTS, SCRIPT_BODY, compose_run_files, plan_table
+from ..module_utils.rackweave.run.files import NODE_SCRIPTS, SCRIPT_BODY, compose_run_files, engine_line, plan_table
 from ..module_utils.rackweave.run.plan_file import parse_plan, serialise_plan
 
 _SETTINGS = {
@@ -70,7 +70,7 @@ class ActionModule(ActionBase):
             **result,
             "changed": bool(changed),
             "written": changed,
-            "table": plan_table(plan),
+            "table": engine_line(plan, args["train"], settings.command) + plan_table(plan),
             "hosts": list(plan.hosts),
             "directory": str(directory),
         }

@@ -10,6 +10,7 @@ from ..errors import DocumentError
 from ..provision.runtime import JobRuntime, runtime_conf
 from .batch import BatchSettings, render_batch
 from .ds_config import render_ds_config
+from .engine import choose_engine
 from .megatron_args import megatron_args
 from .plan_file import RunPlan, parse_plan, serialise_plan
 from .progress import duration
@@ -47,6 +48,8 @@ def compose_run_files(
     """
     plan_text = serialise_plan(layout)
     plan = parse_plan(plan_text)
+    if OWN_TRAINER in settings.command:
+        train = {**train, "engine": choose_engine(plan, train).engine}
     train_text = serialise_train(train)
     if not plan.run == train["run"] == settings.run:
         raise DocumentError(
@@ -70,6 +73,14 @@ def compose_run_files(
     if MEGATRON_ARGS in settings.command:
         files["megatron.args"] = "".join(f"{word}\n" for word in megatron_args(plan, train))
     return files
+
+
+def engine_line(plan: RunPlan, train: Mapping[str, Any], command: Sequence[str]) -> list[str]:
+    """Return a line that says which engine the own trainer takes and why; nothing for another program."""
+    if OWN_TRAINER not in command:
+        return []
+    choice = choose_engine(plan, train)
+    return [f"engine {choice.engine}: {choice.reason}"]
 
 
 def plan_table(plan: RunPlan) -> list[str]:
