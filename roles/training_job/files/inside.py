@@ -55,8 +55,8 @@ def sentence(report: dict) -> str:
 
 def leave_event(report: dict) -> None:
     """Append the one event before the trainer, which this process becomes, opens the file."""
-    event = {"time": now(), "kind": "environment", "rank": 0, "host": own_host(), "sentence": report["sentence"]}
-    event["findings"] = [it["message"] for it in report["findings"]]
+    event = {"schema": "rackweave.event/1", "time": now(), "kind": "environment", "rank": 0, "host": own_host()}
+    event |= {"sentence": report["sentence"], "findings": [it["message"] for it in report["findings"]]}
     with (attempt_dir() / "events.jsonl").open("a") as file:
         file.write(json.dumps(event) + "\n")
 
