@@ -87,6 +87,30 @@ class Lab:
         return done.stdout
 
 
+def secrets_of(lab: Lab) -> dict[str, list[str]]:
+    """Return texts that no output may hold: the keys of munge, of the hosts' ssh, and of our own login."""
+    munge = lab.ssh("ctl", "base64 --wrap=0 /etc/munge/munge.key").strip()
+    assert len(munge) > 40
+    found = {
+        "munge key": [munge, munge[:40], munge[-40:]],
+        "our private key": _key_lines((STATE / "ssh/id_ed25519").read_text()),
+    }
+    for host in lab.addresses:
+        found[f"host keys of {host}"] = _key_lines(lab.ssh(host, "cat /etc/ssh/ssh_host_*_key"))
+    assert all(found.values())
+    return found
+
+
+def _key_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > 40 and "-----" not in line]
+
+
+def leaks(output: str, secrets: dict[str, list[str]]) -> list[str]:
+    """Return which secrets an output holds."""
+    marks = [name for name, texts in secrets.items() if any(text in output for text in texts)]
+    return marks + (["a private key"] if "PRIVATE KEY-----" in output else [])
+
+
 def inventory_hosts(inventory: str) -> dict[str, list[str]]:
     """Return group to host names, as Ansible reads the inventory."""
     command = [str(BIN / "ansible-inventory"), "-i", inventory, "--list"]
