@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
@@ -27,8 +28,9 @@ ARGUMENT_SPEC = {
     "ssh_arguments": {"type": "str", "default": ""},
     "expected": {"type": "str", "default": ""},
     "accept_ok": {"type": "bool", "default": False},
-    "timeout_s": {"type": "int", "default": 10},
+    "timeout_s": {"type": "int", "default": 30},
 }
+SCAN_S = 5
 USERS_FILE = "~/.ssh/known_hosts"
 
 
@@ -66,14 +68,19 @@ class ActionModule(ActionBase):
 
 
 def scan(address, port, timeout_s):
-    """Return the host keys that a machine presents now; none where it does not answer.
+    """Return the host keys that a machine presents, which may still be starting; none where it does not answer in time.
 
     Raises:
         OSError: if there is no ssh-keyscan on this machine.
     """
-    command = ["ssh-keyscan", "-T", str(timeout_s), "-p", str(port), address]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s + 20)
-    except subprocess.TimeoutExpired:
-        return ()
-    return parse_keys(done.stdout)
+    command = ["ssh-keyscan", "-T", str(SCAN_S), "-p", str(port), address]
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * SCAN_S)
+        except subprocess.TimeoutExpired:
+            return ()
+        keys = parse_keys(done.stdout)
+        if keys or time.monotonic() > deadline:
+            return keys
+        time.sleep(1)

@@ -18,7 +18,7 @@ options:
     type: str
     default: ""
   accept_ok: {description: "Consent to the key that the node presents.", type: bool, default: false}
-  timeout_s: {description: "Seconds to wait for the SSH server.", type: int, default: 10}
+  timeout_s: {description: "Seconds to wait for the SSH server.", type: int, default: 30}
 attributes:
   check_mode: {support: full, description: Says what would be replaced.}
 author: Rackweave

@@ -42,6 +42,12 @@ def test_a_host_key_is_written_once_and_only_with_consent(run_action, node_prese
     assert not host_key(run_action, file)["changed"]
 
 
+def test_a_node_that_still_starts_is_waited_for(run_action, monkeypatch, tmp_path):
+    answers = iter(["", f"192.0.2.22 ssh-ed25519 {KEY}\n"])
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=next(answers), returncode=0))
+    assert host_key(run_action, tmp_path / "known", accept_ok=True, timeout_s=5)["changed"]
+
+
 def test_a_given_public_key_needs_no_look_at_the_node(run_action, node_presents, tmp_path):
     node_presents("")
     assert host_key(run_action, tmp_path / "known", expected=f"ssh-ed25519 {KEY}")["changed"]
