@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import FabricError
 from ..hardware.node import Nic, NodeDocument, Port
@@ -17,16 +17,21 @@ from .addresses import routable_addresses, subnet_of
 from .block import Fabric, NicOverride
 
 _BDF = re.compile(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+SLOTS_OF_A_CARD = 2
 LINK_LAYER_OF_KIND = {"roce": "Ethernet", "infiniband": "InfiniBand"}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One device that may carry the job; `ports` are those in use; `rail` is its position in `rail_subnets`."""
+    """One device that may carry the job; `ports` are those in use; `rail` is its position in `rail_subnets`.
+
+    `cloned`: more slots than a card can have share its system image GUID, which then identifies nothing.
+    """
 
     nic: Nic
     ports: tuple[Port, ...]
     rail: int | None
+    cloned: bool = False
 
     @property
     def rate_gbps(self) -> float:
@@ -40,10 +45,29 @@ class Candidate:
     @property
     def card(self) -> str:
         """Identity of the card; both functions of a dual-port card share it."""
-        shared = self.nic.sys_image_guid
-        if shared and shared.strip("0:"):
-            return shared
-        return (self.nic.bdf or self.nic.device).rsplit(".", 1)[0]
+        shared = _card_guid(self.nic)
+        return shared if shared and not self.cloned else _slot(self.nic)
+
+
+def _card_guid(nic: Nic) -> str | None:
+    """Return the GUID that all functions of one card share, None where the firmware gives none."""
+    shared = nic.sys_image_guid
+    return shared if shared and shared.strip("0:") else None
+
+
+def _slot(nic: Nic) -> str:
+    return (nic.bdf or nic.device).rsplit(".", 1)[0]
+
+
+def _without_clones(candidates: list[Candidate]) -> list[Candidate]:
+    """Mark cards whose GUID was copied with their firmware: one card has two PCI slots at most (one per processor)."""
+    slots: dict[str, set[str]] = {}
+    for candidate in candidates:
+        guid = _card_guid(candidate.nic)
+        if guid:
+            slots.setdefault(guid, set()).add(_slot(candidate.nic))
+    cloned = {guid for guid, found in slots.items() if len(found) > SLOTS_OF_A_CARD}
+    return [replace(it, cloned=True) if _card_guid(it.nic) in cloned else it for it in candidates]
 
 
 @dataclass(frozen=True)
@@ -80,6 +104,7 @@ def find_candidates(document: NodeDocument, fabric: Fabric) -> tuple[list[Candid
             verdicts.append(Verdict(nic.device, nic.bdf, "excluded", reason))
         else:
             candidates.append(_candidate(document, fabric, nic))
+    candidates = _without_clones(candidates)
     for rule in (_without_default_route, _fastest):
         candidates = _apply(rule, document, fabric, candidates, verdicts)
     return candidates, verdicts
@@ -110,7 +135,7 @@ def _overridden(document: NodeDocument, fabric: Fabric, override: NicOverride) -
     unique = list(dict.fromkeys(chosen))
     others = [nic for nic in document.nics if nic not in unique]
     verdicts = [Verdict(nic.device, nic.bdf, "excluded", "not in the operator's list (nics.use)") for nic in others]
-    return [_candidate(document, fabric, nic) for nic in unique], verdicts
+    return _without_clones([_candidate(document, fabric, nic) for nic in unique]), verdicts
 
 
 def _candidate(document: NodeDocument, fabric: Fabric, nic: Nic) -> Candidate:

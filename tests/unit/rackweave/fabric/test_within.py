@@ -112,3 +112,9 @@ def test_a_row_of_an_unknown_version_is_called_unknown():
     rows = (Gid(0, "fe80::1", None), Gid(1, "::ffff:198.51.100.1", None))
     findings = environment(with_port(reference(), "mlx5_0", gids=rows)).findings
     assert any("unknown RoCE version" in it.message for it in findings)
+
+
+def test_cards_whose_identity_was_copied_with_their_firmware_stay_cards_of_their_own():
+    cloned = tuple(replace(nic, sys_image_guid="0000:5eff:fe00:0001") for nic in reference().nics)
+    rails = environment(replace(reference(), nics=cloned)).rails.rails
+    assert [rail.gpus for rail in rails] == [(gpu,) for gpu in range(8)]
