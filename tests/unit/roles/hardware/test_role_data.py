@@ -80,7 +80,8 @@ def test_p091_no_handler_acts_on_a_node_with_work(role):
 def test_units_are_read_again_only_on_a_node_without_work(role):
     for name, task in tasks(role):
         reload = (task.get("ansible.builtin.systemd_service") or {}).get("daemon_reload")
-        assert reload in (None, "{{ not __" + role + "_dry }}"), f"{name}: {task['name']}"
+        gated = f"not __{role}_dry" in str(task.get("when"))
+        assert gated or reload in (None, "{{ not __" + role + "_dry }}"), f"{name}: {task['name']}"
 
 
 @pytest.mark.parametrize("role", HARDWARE)
@@ -94,12 +95,64 @@ def test_changes_go_through_one_file_that_runs_in_check_mode_on_a_node_with_work
     assert mode == "{{ ansible_check_mode or not node_context_disruptive_ok }}"
 
 
-@pytest.mark.parametrize("role", HARDWARE)
+@pytest.mark.parametrize("role", [*HARDWARE, "node_base"])
 def test_a_reboot_needs_the_decision_that_asked_for_consent(role):
     for name, task in tasks(role):
         if "ansible.builtin.reboot" in task:
             assert name == "reboot.yml"
             assert task["when"] == f"__{role}_reboot.action == 'reboot'"
+
+
+def test_node_base_touches_the_kernel_only_behind_the_gate_of_running_jobs():
+    (change,) = [
+        task
+        for name, task in tasks("node_base")
+        if name == "kernel.yml" and (task.get("ansible.builtin.include_tasks") or {}).get("file") == "change.yml"
+    ]
+    mode = change["ansible.builtin.include_tasks"]["apply"]["check_mode"]
+    assert mode == "{{ ansible_check_mode or not node_context_disruptive_ok }}"
+    (install,) = [
+        task for name, task in tasks("node_base") if task.get("ansible.builtin.import_tasks") == "install.yml"
+    ]
+    assert install["check_mode"] == "{{ ansible_check_mode or not __node_base_slurm.disruptive_ok }}"
+
+
+@pytest.mark.parametrize("role", ["rdma_fabric", "gpu_driver", "container_runtime"])
+def test_a_role_moves_the_packages_that_are_held(role):
+    installs = [task["ansible.builtin.apt"] for _, task in tasks(role) if "ansible.builtin.apt" in task]
+    installs = [task for task in installs if task.get("state") == "present"]
+    assert installs
+    assert all(task["allow_change_held_packages"] is True for task in installs)
+    locked = [task["ansible.builtin.dnf"] for _, task in tasks(role) if "ansible.builtin.dnf" in task]
+    assert all(task.get("disable_plugin") == ["versionlock"] for task in locked)
+
+
+@pytest.mark.parametrize("role", ["node_base", "rdma_fabric", "gpu_driver", "container_runtime"])
+def test_what_is_installed_is_held_in_the_same_run(role):
+    assert [name for name, task in tasks(role) if "rackweave.cluster.package_holds" in task]
+
+
+@pytest.mark.parametrize("role", ["rdma_fabric", "gpu_driver", "shared_storage"])
+def test_p059_no_transaction_brings_a_kernel_without_consent(role):
+    consent = f"{role}_kernel_change_ok"
+    texts = [str(task) for _, task in tasks(role)]
+    assert any(f"kernel_change_ok={consent} | bool" in text for text in texts)
+    excludes = [task["ansible.builtin.dnf"].get("exclude") for _, task in tasks(role) if "ansible.builtin.dnf" in task]
+    assert any(consent in str(exclude) for exclude in excludes)
+
+
+def test_iommu_and_acs_are_off_by_default_and_each_has_its_own_consent():
+    assert load("roles/node_base/defaults/main.yml")["node_base_iommu_ok"] is False
+    assert load("roles/rdma_fabric/defaults/main.yml")["rdma_fabric_acs_ok"] is False
+    for role in ("node_base", "rdma_fabric", "gpu_driver"):
+        assert load(f"roles/{role}/defaults/main.yml")[f"{role}_reboot_ok"] is False
+
+
+def test_the_kernel_is_looked_at_before_the_driver_is_built():
+    order = [
+        role["role"].rpartition(".")[2] for play in load("playbooks/provision.yml") for role in play.get("roles", [])
+    ]
+    assert order.index("node_base") < order.index("rdma_fabric") < order.index("gpu_driver")
 
 
 def test_p113_every_file_has_one_writer():
