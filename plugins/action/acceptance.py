@@ -12,7 +12,7 @@ from ..module_utils.rackweave.accept.bars import UNITS, read_overrides
 from ..module_utils.rackweave.accept.context import Context
 from ..module_utils.rackweave.accept.figures import Observations, read_observations
 from ..module_utils.rackweave.accept.judge import judge
-from ..module_utils.rackweave.accept.report import FAIL, better, report_document, table
+from ..module_utils.rackweave.accept.report import better, report_document, table
 from ..module_utils.rackweave.accept.schedule import Settings, build_schedule, inputs_digest, stages_of
 from ..module_utils.rackweave.cli.documents import load_documents
 from ..module_utils.rackweave.cli.json_files import read_json, replace_file
@@ -78,8 +78,7 @@ class ActionModule(ActionBase):
         others = [host for host in (*args["hosts"], *neighbours) if host not in due]
         seen = self._measure(due, others, (args, settings, documents, environments), task_vars)
         report = judge(due, seen, context)
-        failed = [host.host for host in report.hosts if host.verdict == FAIL]
-        if failed:
+        if any(host.doubtful for host in report.hosts):
             second = [host for host in due if host not in seen.pending]
             again = self._measure(second, others, (args, settings, documents, environments), task_vars)
             report = better(report, judge(second, again, context))

@@ -9,7 +9,8 @@ from .bars import UNITS
 
 SCHEMA = "rackweave.acceptance/1"
 PASS, FAIL, NOT_HERE, PENDING = "pass", "fail", "not possible here", "pending"
-PAIR_TESTS = ("rdma-write", "allreduce-pair", "allreduce-pair-jitter")
+# States rather than speeds: measured again they say the same.
+SETTLED = frozenset({"memlock", "bare-metal", "pcie-links", "nvlink-lanes", "dcgm-diagnostic"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class HostResult:
         if self.pending:
             return PENDING
         return FAIL if any(test.verdict == FAIL for test in self.tests) else PASS
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a figure failed that a second measurement may show to be good."""
+        return any(test.verdict == FAIL and test.name not in SETTLED for test in self.tests)
 
     @property
     def complete(self) -> bool:
