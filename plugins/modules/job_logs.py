@@ -36,6 +36,7 @@ logs: {description: End of each log by its path; the job's own log is C(slurm.ou
 nodes: {description: What Slurm says of each node of the job., returned: success, type: dict}
 left_out: {description: Logs that did not fit., returned: success, type: list, elements: str}
 """
+EVIDENCE_BYTES = 262_144
 SPEC = {
     "run_dir": {"type": "path", "required": True},
     "attempt": {"type": "str", "required": True},
@@ -75,7 +76,9 @@ def read_logs(attempt: Path, tail_bytes: int, max_bytes: int) -> tuple[dict[str,
         if max_bytes <= 0:
             left_out.append(name)
             continue
-        text = tail(path, min(tail_bytes, max_bytes))
+        # A listing is of use as a whole, and its collector bounded it already.
+        wanted = EVIDENCE_BYTES if name.startswith("evidence/") else tail_bytes
+        text = tail(path, min(wanted, max_bytes))
         max_bytes -= len(text)
         if text:
             logs[name] = text

@@ -41,7 +41,7 @@ COLLECTORS = (
     Collector("stacks", ("py-spy", "dump", "--pid", "{pid}"), 8.0, "Python stack of each process of the job"),
     Collector(
         "processes",
-        ("ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args", "--sort=pid"),
+        ("ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args:200", "--sort=pid"),
         5.0,
         "states; D is a wait in the kernel, T is stopped",
     ),

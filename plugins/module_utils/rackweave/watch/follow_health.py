@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..run.events import Event
-from .progress import ProgressFinding, Watchdog
+from .progress import Limits, ProgressFinding, Watchdog
 
 
 def seconds(moment: str) -> float | None:
@@ -22,8 +22,13 @@ def seconds(moment: str) -> float | None:
 class Health:
     """One per attempt. Findings are new ones only: each class is reported once until it goes away."""
 
-    def __init__(self, started: str, predicted_step_s: float | None = None) -> None:
-        self.watchdog = Watchdog(seconds(started) or 0.0, predicted_step_s)
+    def __init__(self, started: str, predicted_step_s: float | None = None, hung_before: bool = False) -> None:
+        """Begin; ``hung_before`` where an earlier watch of the attempt found it silent.
+
+        This one has not seen the markers by which that was told, so it takes the limit that holds with them.
+        """
+        limits = Limits(step_floor_s=Limits.marker_floor_s) if hung_before else None
+        self.watchdog = Watchdog(seconds(started) or 0.0, predicted_step_s, limits)
         self.standing: set[str] = set()
 
     def take(self, events: Iterable[Event], phases: Iterable[Mapping[str, Any]], now: str) -> list[ProgressFinding]:

@@ -138,6 +138,7 @@ class Session:
             raise WatchError(f"run {self.settings.run} has no job; run playbooks/launch.yml first")
         self.follower.job_id = first["job_id"]
         self._judge_earlier(first)
+        known = len(self.ended)
         while True:
             look = self._look()
             self._take(look)
@@ -147,8 +148,8 @@ class Session:
                 return self._conclude()
             if self._attempt_is_over(look):
                 self._close_attempt(self.follower.attempt)
-                if self.settings.until_attempt:
-                    return self._so_far(look)
+            if self.settings.until_attempt and len(self.ended) > known:
+                return self._so_far(look)
             if self.world.clock() - self._status_at >= self.settings.status_interval_s and self.follower.attempt:
                 self._status_at = self.world.clock()
                 self.on_status(self)
@@ -167,6 +168,8 @@ class Session:
         before = self.follower.attempt
         lines = self.follower.take(look, self.world.clock())
         if self.follower.attempt != before:
+            if before and before not in self.ended:
+                self._close_attempt(before)
             self._begin_attempt(look)
         for line in lines:
             self._say(line)
@@ -186,7 +189,8 @@ class Session:
             self.follower.current.target_step = self.follower.target_step
         self.data = documents["data"]
         self.started = documents["started"] or look["time"]
-        self.health = Health(self.started, _predicted_step_s(self.plan))
+        again = self.follower.attempt in self.settings.collected
+        self.health = Health(self.started, _predicted_step_s(self.plan), hung_before=again)
         self.hang, self.suspect, self._failing_at = None, None, None
 
     def _watch_failure(self, look: Mapping[str, Any]) -> None:
@@ -245,8 +249,11 @@ class Session:
         if not closing.ok:
             blamed = _blame_in(plan, look)
             logs = self.world.call("job_logs", {"run_dir": self.settings.run_dir, "attempt": name})["logs"]
+            if blamed.kind in ("none", "hung"):
+                blamed = standing_still(logs, look["phases"]) or unreachable(logs) or blamed
             found = diagnose(attempt_sources(logs))
-        document = verdict_document(self.settings.run, name, self.follower.job_id, closing, blamed, found)
+        run, job_id, silent = self.settings.run, self.follower.job_id, self.settings.silent_hosts
+        document = verdict_document(run, name, job_id, closing, blamed, found, silent)
         self.ended[name] = AttemptEnd(document, look["documents"]["started"] or "", True)
         if not closing.ok:
             self._say(f"attempt {name}: {document['sentence']}")
@@ -254,7 +261,7 @@ class Session:
 
     def _so_far(self, look: Mapping[str, Any]) -> Conclusion:
         """What is known of a job that goes on after the attempt that ended."""
-        newest = self.ended[self.follower.attempt]
+        newest = list(self.ended.values())[-1]
         code = newest.document["code"]
         end = JobEnd(True, False, self.follower.state, code, str(newest.document["sentence"]))
         return Conclusion(
