@@ -1,6 +1,6 @@
 """Measure checkpoints on one GPU: what training notices of an asynchronous save, how fast it is, and a real OOM.
 
-    python scripts/gpu_checkpoint.py --out DIR [--layers 16] [--only save|oom] [--mode async_thread|async_process]
+    python scripts/gpu_checkpoint.py --out DIR [--layers 16] [--only save|oom] [--mode async_thread] [--engine flat]
     python scripts/gpu_checkpoint.py --out DIR --cpu      # tries the script itself, with small models over gloo
 
 Each part is a job of its own, as torchrun would start it. Prints one table; DIR keeps the attempts.
@@ -61,20 +61,22 @@ def tail(attempt: Path) -> str:
     return (attempt / "log.txt").read_text(errors="replace")[-2500:]
 
 
-def kind(cpu: bool) -> dict[str, Any]:
+def kind(cpu: bool, engine: str) -> dict[str, Any]:
     """Return what all jobs share."""
-    return {"dtype": "float32", "backend": "gloo"} if cpu else {"dtype": "bfloat16", "backend": "nccl"}
+    shared = {"dtype": "float32", "backend": "gloo"} if cpu else {"dtype": "bfloat16", "backend": "nccl"}
+    return {**shared, "engine": engine}
 
 
-def measure_saves(out: Path, corpus: Path, layers: int, mode: str, cpu: bool) -> list[str]:
+def measure_saves(out: Path, corpus: Path, layers: int, mode: str, shared: dict[str, Any]) -> list[str]:
     """Train with a save every INTERVAL steps; return rows of the table."""
+    cpu = shared["backend"] == "gloo"
     model = MODEL if cpu else {**MODEL, **WIDE, **COMMON, "num_layers": layers, "name": "checkpoint"}
     samples = 2 if cpu else 8
     chosen = sizes(micro_batch_size=samples, global_batch_size=samples, zero_stage=1)
     attempt = make_attempt(
         out / "save" / "attempt", corpus, model, chosen, steps=STEPS,
         checkpoint={"interval": INTERVAL, "mode": mode},
-        **kind(cpu),
+        **shared,
     )  # fmt: skip
     began = time.monotonic()
     code = run(attempt)
@@ -126,10 +128,11 @@ def plain_write(out: Path, size: int) -> float:
     return max(rates)
 
 
-def measure_oom(out: Path, corpus: Path, cpu: bool) -> list[str]:
+def measure_oom(out: Path, corpus: Path, shared: dict[str, Any]) -> list[str]:
     """Ask for far too large a micro-batch; run what is advised instead."""
+    cpu = shared["backend"] == "gloo"
     model = {**MODEL, "ffn_hidden_size": 8192} if cpu else {**MODEL, **SMALL, **COMMON, "num_layers": 24, "name": "oom"}
-    settings = {**kind(cpu), "steps": 3, "checkpoint": {"mode": "sync"}, **({"memory_limit_gib": 1.6} if cpu else {})}
+    settings = {**shared, "steps": 3, "checkpoint": {"mode": "sync"}, **({"memory_limit_gib": 1.6} if cpu else {})}
     samples = 64 if cpu else 512
     chosen = sizes(micro_batch_size=samples, global_batch_size=samples, zero_stage=1)
     first = make_attempt(out / "oom" / "attempt", corpus, model, chosen, **settings)
@@ -171,6 +174,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=16, help="of hidden size 2048; 16 make 12 GiB of state")
     parser.add_argument("--only", choices=("save", "oom"))
     parser.add_argument("--mode", default="async_thread", choices=("async_thread", "async_process"))
+    parser.add_argument("--engine", default="flat", choices=("deepspeed", "flat"))
     parser.add_argument("--cpu", action="store_true", help="small models over gloo")
     values = parser.parse_args()
     shutil.rmtree(values.out / "work", ignore_errors=True)
@@ -180,8 +184,10 @@ def main() -> int:
     command = [sys.executable, "-m", "trainer.data", "--input", str(text), "--output", str(work)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}"}
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    rows = [] if values.only == "oom" else measure_saves(work, work, values.layers, values.mode, values.cpu)
-    rows += [] if values.only == "save" else measure_oom(work, work, values.cpu)
+    shared = kind(values.cpu, values.engine)
+    rows = [f"engine {values.engine}"]
+    rows += [] if values.only == "oom" else measure_saves(work, work, values.layers, values.mode, shared)
+    rows += [] if values.only == "save" else measure_oom(work, work, shared)
     for pattern in ("save/checkpoints", "oom/checkpoints", "advised/checkpoints"):
         shutil.rmtree(work / pattern, ignore_errors=True)
     sys.stdout.write("\n".join(rows) + "\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 from dataclasses import asdict
@@ -34,6 +35,8 @@ def main() -> int:
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--steps", default="3:7")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--apart", type=float, default=0.15, help="nats from which on losses count as wrong")
+    parser.add_argument("--predict-for", default="", help="without a GPU: the product that is predicted for")
     parser.add_argument("--only", default="", help="names and ZeRO stages, like tensor,data3")
     arguments = parser.parse_args()
     deadline = time.time() + arguments.seconds
@@ -46,7 +49,8 @@ def main() -> int:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     mesh = start(BenchCase("start", gpt_like("start", 2, 64, 32, heads=4), 1, 1, data_parallel_size=world))
     from trainer.bench import allreduce
-    from trainer.bench.layouts import layouts_of, run_all
+    from trainer.bench.layouts import PEERS, layouts_of, run_all
+    from trainer.bench.predicted import predict
 
     arguments.out.mkdir(parents=True, exist_ok=True)
 
@@ -65,13 +69,20 @@ def main() -> int:
         item for item in everything if not chosen or item[0] in chosen or f"{item[0]}{item[1].zero_stage}" in chosen
     )
     rows = run_all(cases, arguments.out, (warmup, timed), tell, deadline)
-    peers = [row.tokens_per_second for row in rows if row.program in ("ddp", "fsdp2", "fsdp2-keep")]
-    tell("\nratio to the best peer; largest difference of the first 10 losses from the first layout's")
+    peers = [row.tokens_per_second for row in rows if row.program in PEERS]
+    tell("\nratio to the best peer; largest difference of the first 10 losses from the median of all programs")
+    # Of the median, not of one program: that one could be the one that is wrong.
+    usual = [statistics.median(values) for values in zip(*(row.losses[:10] for row in rows))]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else arguments.predict_for
     for row in rows:
-        apart = max(abs(a - b) for a, b in zip(row.losses[:10], rows[0].losses[:10]))
+        apart = max(abs(a - b) for a, b in zip(row.losses[:10], usual))
         ratio = f"{row.tokens_per_second / max(peers):.3f}" if peers else "-"
-        tell(f"{ratio:>6s} {apart:8.4f}  {row.line()}")
-    return 0
+        expected = None if row.program in PEERS else predict(row.case, gpu)
+        beside = "" if expected is None else f"  {expected.beside(row.step_time_s, row.max_allocated_gib)}"
+        tell(f"{ratio:>6s} {apart:8.4f}{' !' if apart > arguments.apart else '  '}{row.line()}{beside}")
+    wrong = [row.program for row in rows if max(abs(a - b) for a, b in zip(row.losses[:10], usual)) > arguments.apart]
+    tell(f"\nlosses further than {arguments.apart} from the median: {', '.join(wrong) or 'none'}")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
