@@ -174,7 +174,14 @@ def test_a_requeued_job_is_followed_into_its_next_attempt(watch, attempt, slurm,
     (attempt / "events.jsonl").write_text(step(1, 3.0))
     result, lines = watch(during)
     assert (result["attempt"], result["last_step"]) == ("1.1", 5)
-    assert [line for line in lines if "attempt 1." in line] == ["[demo] attempt 1.0", "[demo] attempt 1.1"]
+    assert [(item["requeued"], item["document"]["attempt"]) for item in result["ended"]] == [
+        (True, "1.0"),
+        (False, "1.1"),
+    ]
+    assert [line for line in lines if "attempt 1." in line and "ended" not in line] == [
+        "[demo] attempt 1.0",
+        "[demo] attempt 1.1",
+    ]
 
 
 def test_a_hang_is_stopped_only_with_consent_and_evidence_comes_first(watch, attempt, slurm, on_submit_host):
@@ -246,6 +253,20 @@ def test_without_consent_a_hung_job_is_left_as_it_is(watch, attempt, slurm):
     _, lines = watch(during, stop_ok=False, hang_grace_s=0)
     assert "scancel" not in slurm.commands()
     assert sum("switched off" in line for line in lines) == 1
+
+
+def test_every_attempt_gets_a_verdict_and_a_watch_of_one_returns_while_the_job_lives_on(watch, attempt, slurm):
+    (attempt / "events.jsonl").write_text(step(1, 3.0))
+    write_result(attempt, 0, "stop", "ValueError: x")
+    document = {"schema": "rackweave.end/1", "code": 75, "reason": "r", "srun_code": 1, "requeued": True, "time": now()}
+    (attempt / "end.json").write_text(json.dumps(document))
+    slurm.write(jobs={"1": {"name": "rackweave-demo", "state": "PENDING", "exit": "0:0"}})
+    result, _ = watch(until="attempt")
+    assert (result["failed"], result["job_live"]) == (False, True)
+    assert [item["document"]["attempt"] for item in result["ended"]] == ["1.0"]
+    kept = json.loads((attempt / "verdict.json").read_text())
+    assert (kept["culprit"], kept["state"]) == ("rank:0", "REQUEUED")
+    assert "starts again" in kept["sentence"]
 
 
 def test_a_run_without_a_job_names_the_playbook(watch, shared):
