@@ -68,9 +68,6 @@ def definitions():
         text = FABRIC_MANAGER.format(version=version, loaded=LOADED)
         files = {"usr/bin/nv-fabricmanager": (text, 0o755), **unit("nvidia-fabricmanager", "/usr/bin/nv-fabricmanager")}
         yield "nvidia-fabricmanager", f"{version}-1", "", files, "nvidia-fabricmanager"
-    for version in ("2.9.1-018000", "3.0.0-058000"):
-        yield "mlnx-ofed-kernel-dkms", f"{version}", "", {}, ""
-        yield "doca-ofed", version, f"mlnx-ofed-kernel-dkms (= {version})", {}, ""
     yield "datacenter-gpu-manager-4-cuda12", "1:4.2.3-1", "", unit("nvidia-dcgm", "/bin/sleep infinity"), "nvidia-dcgm"
     exporter = unit("nvidia-dcgm-exporter", "/bin/sleep infinity")
     yield "datacenter-gpu-manager-exporter", "4.2.0-1", "", exporter, "nvidia-dcgm-exporter"
@@ -108,12 +105,24 @@ def build(directory, name, version, depends, files, service):
     return f"{control}Filename: ./{file_name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
 
 
-def main():
-    directory = Path(sys.argv[1])
+def ofed(release, kernel):
+    """Return the packages of one release of OFED, which is a repository of its own."""
+    yield "mlnx-ofed-kernel-dkms", kernel, "", {}, ""
+    yield "doca-ofed", release, f"mlnx-ofed-kernel-dkms (= {kernel})", {}, ""
+
+
+def repository(directory, packages):
+    """Build the packages of one repository and its index."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    entries = [build(directory, *definition) for definition in definitions()]
-    (directory / "Packages").write_text("\n".join(entries))
+    (directory / "Packages").write_text("\n".join(build(directory, *package) for package in packages))
+
+
+def main():
+    directory = Path(sys.argv[1])
+    repository(directory, definitions())
+    repository(directory.parent / "ofed-2.9.1", ofed("2.9.1-018000", "24.10.OFED.24.10.1.1.4.1-1"))
+    repository(directory.parent / "ofed-3.0.0", ofed("3.0.0-058000", "25.04.OFED.25.04.0.6.1.1-1"))
 
 
 if __name__ == "__main__":
