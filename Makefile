@@ -8,13 +8,15 @@ UNIT_TESTS := tests/unit tests/contract
 LAB_TESTS := tests/lab tests/testinfra
 USUAL := not benchmark and not faults and not long
 
-.PHONY: help demo test test-unit test-lab test-long test-faults lint lab-up lab-down verify fit rdma-lab clean setup
+LANE ?= 0.15.0 0.16.9
+.PHONY: help demo test test-unit test-lab test-long test-lane test-faults lint lab-up lab-down verify fit rdma-lab clean setup
 
 help:
 	@echo "make demo       all set-up and the main job, on the lab of this machine (YES=1: do not ask)"
 	@echo "make test       all set-up, linters and all tests, the lab's included"
 	@echo "make test-unit  set-up and the tests that need neither the lab nor root"
 	@echo "make test-faults  every fault of docs/faults.md in the lab, several times each; make test-long: repetitions (both: an hour or more)"
+	@echo "make test-lane  the trainer's numeric tests with LANE=\"megatron-core deepspeed\" of other versions (minutes)"
 	@echo "make lint       ruff, mypy, yamllint, ansible-lint"
 	@echo "make lab-up     only the nodes; make lab-down removes them and every side effect"
 	@echo "make verify     testinfra against INVENTORY=inventory/..."
@@ -42,6 +44,9 @@ test-lab: setup
 test-long: setup
 	scripts/system-packages test
 	$(BIN)/python -m pytest -m long tests
+
+test-lane: setup
+	scripts/lane $(LANE)
 
 test-faults: setup
 	scripts/system-packages test

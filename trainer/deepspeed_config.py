@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.metadata
 from typing import Any
 
 from .config import JobConfig
@@ -56,6 +58,7 @@ def deepspeed_settings(job: JobConfig, manual_boundary: bool, largest_useful_buc
 def check_deepspeed(job: JobConfig) -> None:
     """Raise StopError if the attempt's ds_config.json names another size, stage or type than the plan."""
     given = job.deepspeed
+    _check_tied(job)
     for name, planned in _planned(job).items():
         if given.get(name, planned) not in (planned, "auto"):
             raise StopError(f"ds_config.json has {name}={given[name]}, the plan needs {planned}")
@@ -74,6 +77,21 @@ def check_deepspeed(job: JobConfig) -> None:
             raise StopError(
                 f"ds_config.json has {section}.enabled={enabled}, but train.json has dtype={job.train.dtype}"
             )
+
+
+def _check_tied(job: JobConfig) -> None:
+    """Raise StopError if this DeepSpeed reduces gradients before two copies of a tied embedding can be summed."""
+    sizes = job.plan.sizes
+    tied = job.plan.model.tied_embeddings and sizes.pipeline_parallel_size > 1
+    if not tied or job.train.engine == "flat" or sizes.zero_stage == 0:
+        return
+    constants = importlib.import_module("deepspeed.runtime.constants")
+    if not hasattr(constants, "MANAGED_GRADIENT_ACCUMULATION"):
+        raise StopError(
+            f"tied embeddings over pipeline_parallel_size={sizes.pipeline_parallel_size} need a DeepSpeed with "
+            f"managed_gradient_accumulation (0.19 has it), not {importlib.metadata.version('deepspeed')}: take "
+            "engine=flat, or untie the embeddings"
+        )
 
 
 def _planned(job: JobConfig) -> dict[str, int]:

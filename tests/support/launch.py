@@ -170,6 +170,9 @@ def _wait(pids: list[int], timeout_s: float, grace_s: float) -> list[int]:
 
 
 def _serve() -> None:
+    # Some libraries print while they are imported; only answers may go to the client.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     from trainer.platform import prepare_platform
 
     prepare_platform(cuda=False)
@@ -181,8 +184,6 @@ def _serve() -> None:
     import trainer.flat_engine
     import trainer.job  # noqa: F401
 
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     pids: list[int] = []
     for line in sys.stdin:
         request = json.loads(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,26 @@ def alone(launcher: ForkServer, corpus: Path, tmp_path_factory: pytest.TempPathF
     return look_up
 
 
+def sums_tied_gradients() -> bool:
+    """Return whether this DeepSpeed leaves gradients alone until its step; older ones refuse tied embeddings here."""
+    found = importlib.util.find_spec("deepspeed")
+    assert found is not None
+    assert found.origin is not None
+    return "MANAGED_GRADIENT_ACCUMULATION" in (Path(found.origin).parent / "runtime/constants.py").read_text()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_ten_losses_equal_those_of_one_process(
     case: str, launcher: ForkServer, corpus: Path, tmp_path: Path, alone: Any
 ) -> None:
     model, chosen = CASES[case]
     attempt = make_attempt(tmp_path / "attempt", corpus, model, chosen)
-    launcher.run(attempt, chosen["world_size"]).assert_done()
+    ended = launcher.run(attempt, chosen["world_size"])
+    if case.startswith("tied-pipeline") and not sums_tied_gradients():
+        assert set(ended.codes) == {64}
+        assert "managed_gradient_accumulation" in ended.logs[0]
+        return
+    ended.assert_done()
     expected_losses, expected_norms = alone(model)
     assert losses(attempt) == pytest.approx(expected_losses, abs=1e-5)
     assert [event["grad_norm"] for event in events(attempt, "step")] == pytest.approx(expected_norms, rel=1e-4)
