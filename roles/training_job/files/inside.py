@@ -62,7 +62,10 @@ def leave_event(report: dict) -> None:
 
 
 def refuse(report: dict) -> int:
-    """Write the result of this rank where a finding forbids to start; a lost device speaks of this node alone."""
+    """Write the result of this rank where a finding forbids to start; a lost device speaks of this node alone.
+
+    The status is `STOP` for launch.sh alone: any other, a fault of this check itself, does not keep a job from running.
+    """
     blocking = [it for it in report["findings"] if it["severity"] == "block"]
     elsewhere = all(it["kind"] == "job-devices" for it in blocking)
     rank = int(os.environ["RANK"])
@@ -77,7 +80,7 @@ def refuse(report: dict) -> int:
         "step": None,
     }
     write_json(attempt_dir() / "result" / f"{rank}.json", result)
-    return 1
+    return STOP
 
 
 def main() -> int:

@@ -81,6 +81,12 @@ def test_a_runtime_without_the_package_is_said_and_the_job_goes_on(ready):
     assert ready.json("logs/node-a/inside.json")["possible"] is False
 
 
+def test_a_fault_of_the_check_itself_does_not_keep_the_job_from_running(ready):
+    (ready.run_dir / "plan" / "inside.py").write_text("raise OSError('disk full')\n")
+    assert ready.run()[0] == 0
+    assert "disk full" in (ready.attempt / "logs/node-b/0/stderr.log").read_text()
+
+
 def test_planned_devices_that_are_not_there_end_the_job_unless_waived(ready):
     conf = ready.run_dir / "plan" / "nccl" / "node-a.conf"
     conf.write_text("NCCL_IB_HCA==mlx5_900:1\n")
