@@ -45,4 +45,5 @@ def evidence_hosts(plan: RunPlan, found: Blame, most: int) -> tuple[str, ...]:
 
 def named(found: Blame) -> str:
     """Return the line that names a culprit while the job still winds down."""
-    return f"names {found.culprit}: {found.sentence}"
+    who = found.culprit if found.culprit != "none" else "nobody"
+    return f"names {who}: {found.sentence}"
