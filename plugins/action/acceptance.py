@@ -60,7 +60,8 @@ class ActionModule(ActionBase):
 
     def _accept(self, args, task_vars):
         settings, bars = read_settings(args["settings"]), read_overrides(args["bars"])
-        neighbours = [host for host in args["neighbours"] if host not in args["hosts"]]
+        args["hosts"] = ordered(args["hosts"], args["cluster"])
+        neighbours = [host for host in ordered(args["neighbours"], args["cluster"]) if host not in args["hosts"]]
         documents = documents_of(args["documents_dir"], [*args["hosts"], *neighbours])
         environments = render_environments(documents.values(), build_request(args))
         verify = stored(args["dest"])
@@ -145,6 +146,11 @@ def read_settings(values):
     except (TypeError, ValueError) as error:
         raise DocumentError(f"acceptance settings: {error}") from error
     return Settings(**typed)
+
+
+def ordered(hosts, cluster):
+    """Return hosts in the order of the cluster, each once, so that reports and directories do not depend on a set."""
+    return sorted(set(hosts), key=lambda host: (cluster.index(host) if host in cluster else len(cluster), host))
 
 
 def documents_of(directory, hosts):

@@ -69,10 +69,10 @@ UNITS = {
 """Every test, in the order in which it is shown, and the unit of its value."""
 
 RELATIVE = {
-    "cpu-work": RelativeBar(0.6, HIGHER),
+    "cpu-work": RelativeBar(0.5, HIGHER),
     "round-trip": RelativeBar(5.0, LOWER, slack=1000.0),
-    "storage-write": RelativeBar(0.33, HIGHER),
-    "storage-read": RelativeBar(0.33, HIGHER),
+    "storage-write": RelativeBar(0.25, HIGHER),
+    "storage-read": RelativeBar(0.25, HIGHER),
     "allreduce-node": RelativeBar(0.8, HIGHER),
     "allreduce-pair": RelativeBar(0.8, HIGHER),
     "allreduce-node-jitter": RelativeBar(10.0, LOWER, slack=20.0),
