@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -17,6 +18,7 @@ short_description: Hold the installed kernel, NVIDIA and OFED packages at their 
 description:
   - C(apt-mark hold) or C(dnf versionlock) for every installed package of these families, so that unattended upgrades
     and other transactions leave them alone; all other packages go on being updated. Other holds are not touched.
+  - With apt, C(/etc/rackweave/apt-move-held.conf) is written as well; C(APT_CONFIG) names it where a role moves them.
 options:
   patterns:
     description: Regular expressions of further package names.
@@ -45,6 +47,10 @@ added:
   elements: str
   returned: success
 """
+# apt keeps a held dependency even where it may change held packages. The roles, which move whole families on purpose,
+# point APT_CONFIG to this file; everybody else's apt goes on respecting the holds.
+MOVE_HELD_FILE = Path("/etc/rackweave/apt-move-held.conf")
+MOVE_HELD = 'APT::Ignore-Hold "true";\n'
 DPKG = ["dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${db:Status-Status}\n"]
 RPM = ["rpm", "--query", "--all", "--queryformat", "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\tinstalled\n"]
 
@@ -55,9 +61,14 @@ def hold_dpkg(module: AnsibleModule, patterns: list[str]) -> dict[str, Any]:
     wanted = to_hold(installed, patterns)
     held = module.run_command(["apt-mark", "showhold"], check_rc=True)[1].split()
     missing = [name for name in wanted if name not in held]
+    unwritten = bool(wanted) and not (MOVE_HELD_FILE.is_file() and MOVE_HELD_FILE.read_text() == MOVE_HELD)
+    if unwritten and not module.check_mode:
+        MOVE_HELD_FILE.parent.mkdir(mode=0o755, exist_ok=True)
+        MOVE_HELD_FILE.write_text(MOVE_HELD)
+        MOVE_HELD_FILE.chmod(0o644)
     if missing and not module.check_mode:
         module.run_command(["apt-mark", "hold", *missing], check_rc=True)
-    return {"changed": bool(missing), "held": wanted, "added": missing}
+    return {"changed": bool(missing) or unwritten, "held": wanted, "added": missing}
 
 
 def hold_rpm(module: AnsibleModule, patterns: list[str]) -> dict[str, Any]:

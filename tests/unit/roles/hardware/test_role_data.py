@@ -119,10 +119,13 @@ def test_node_base_touches_the_kernel_only_behind_the_gate_of_running_jobs():
 
 @pytest.mark.parametrize("role", ["rdma_fabric", "gpu_driver", "container_runtime"])
 def test_a_role_moves_the_packages_that_are_held(role):
-    installs = [task["ansible.builtin.apt"] for _, task in tasks(role) if "ansible.builtin.apt" in task]
-    installs = [task for task in installs if task.get("state") == "present"]
+    aptly = [task for _, task in tasks(role) if "ansible.builtin.apt" in task]
+    installs = [task for task in aptly if task["ansible.builtin.apt"].get("state") == "present"]
     assert installs
-    assert all(task["allow_change_held_packages"] is True for task in installs)
+    for task in installs:
+        assert task["ansible.builtin.apt"]["allow_change_held_packages"] is True
+        # Without it apt keeps dependencies that are held, and cannot resolve the set.
+        assert task["environment"]["APT_CONFIG"] == "{{ __" + role + "_apt_config }}"
     locked = [task["ansible.builtin.dnf"] for _, task in tasks(role) if "ansible.builtin.dnf" in task]
     assert all(task.get("disable_plugin") == ["versionlock"] for task in locked)
 
