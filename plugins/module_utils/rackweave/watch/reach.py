@@ -46,22 +46,27 @@ def peer_line(peer: str, answers: bool, detail: str) -> str:
     return f"peer {peer} {'answers' if answers else 'does not answer'} ({detail})"
 
 
-def cut_pairs(logs: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return pairs of hosts of which at least one does not reach the other, each pair in order of names."""
-    pairs = set()
+def probed_pairs(logs: Mapping[str, str]) -> dict[tuple[str, str], bool]:
+    """Return for each pair of hosts that was probed, in order of names, whether both directions answered."""
+    pairs: dict[tuple[str, str], bool] = {}
     for name, text in logs.items():
         found = _FILE.search(name)
         for line in text.splitlines() if found else ():
             probe = _LINE.match(line)
-            if found and probe and probe["state"] != "answers":
-                pairs.add((min(found["host"], probe["peer"]), max(found["host"], probe["peer"])))
+            if found and probe:
+                pair = (min(found["host"], probe["peer"]), max(found["host"], probe["peer"]))
+                pairs[pair] = pairs.get(pair, True) and probe["state"] == "answers"
     return pairs
 
 
 def unreachable(logs: Mapping[str, str]) -> Blame | None:
-    """Name the host that most others miss, or both ends of a cut where no end is missed more than the other."""
-    pairs = sorted(cut_pairs(logs))
-    if not pairs:
+    """Name the host that most others miss, or both ends of a cut where no end is missed more than the other.
+
+    Where nobody reaches anybody, among more than two, probes are forbidden rather than every link cut.
+    """
+    probed = probed_pairs(logs)
+    pairs = sorted(pair for pair, answers in probed.items() if not answers)
+    if not pairs or (len(pairs) == len(probed) > 1):
         return None
     missed = Counter(host for pair in pairs for host in pair)
     most = max(missed.values())

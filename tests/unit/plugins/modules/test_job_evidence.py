@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,12 +93,21 @@ def test_counters_tell_sockets_from_rdma(run_module, tmp_path) -> None:
     assert json.loads(result["texts"]["counters"])["on_sockets"] is False
 
 
-def test_peers_that_do_not_answer_are_said_by_name(run_module, tools) -> None:
-    _tool(tools, "ping", 'for last; do :; done; [ "$last" = gpu01 ]')
-    result = run_module("job_evidence", only=["peers"], peers=["gpu01", "gpu02"], counter_seconds=0)
+def test_peers_that_do_not_answer_are_said_by_name(run_module, tools, monkeypatch) -> None:
+    def connect(address: tuple[str, int], timeout: float) -> None:
+        raise ConnectionRefusedError if address[0] == "gpu01" else TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    _tool(tools, "ping", 'for last; do :; done; [ "$last" = gpu03 ]')
+    peers = ["gpu01", "gpu02", "gpu03"]
+    result = run_module("job_evidence", only=["peers"], peers=peers, counter_seconds=0)
     lines = result["texts"]["peers"].splitlines()
-    assert [line.split(" (")[0] for line in lines] == ["peer gpu01 answers", "peer gpu02 does not answer"]
-    assert result["collectors"]["peers"]["detail"] == "1 of 2 do not answer"
+    assert [line.split(" (")[0] for line in lines] == [
+        "peer gpu01 answers",
+        "peer gpu02 does not answer",
+        "peer gpu03 answers",
+    ]
+    assert result["collectors"]["peers"]["detail"] == "1 of 3 do not answer"
 
 
 def test_what_is_written_belongs_to_the_owner_of_the_job(run_module, tools, tmp_path) -> None:

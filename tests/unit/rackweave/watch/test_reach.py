@@ -31,6 +31,10 @@ def test_a_host_that_nobody_reaches_is_named_alone() -> None:
     assert found.culprit == "host:c"
 
 
+def test_where_nobody_reaches_anybody_probes_are_forbidden_and_nobody_is_named() -> None:
+    assert unreachable(_logs(a=["b", "c"], b=["a", "c"], c=["a", "b"])) is None
+
+
 def test_other_files_are_not_read_as_probes() -> None:
     assert unreachable({"logs/a/launch.log": "peer b does not answer (ping, 1 s)"}) is None
 
