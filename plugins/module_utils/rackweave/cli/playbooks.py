@@ -20,7 +20,6 @@ from ..watch.operation import Played
 
 # Actions whose results an operation reads.
 WANTED = ("recovery_decision", "run_list", "job_submit")
-_RESULT_EVENTS = ("runner_on_ok", "runner_on_failed")
 _FAILURE_EVENTS = ("runner_on_failed", "runner_on_unreachable")
 
 
@@ -74,7 +73,8 @@ class Gathered:
         if text and (self.screen.verbose or (kind == "verbose" and text.startswith("["))):
             self.screen.line(text)
         action = str(data.get("task_action", "")).rpartition(".")[2]
-        if kind in _RESULT_EVENTS and action in WANTED and isinstance(data.get("res"), dict):
+        # A task that failed may return anything; without a result the caller knows that it knows nothing.
+        if kind == "runner_on_ok" and action in WANTED and isinstance(data.get("res"), dict):
             self.results[action] = data["res"]
         if kind in _FAILURE_EVENTS and not data.get("ignore_errors"):
             answer = data.get("res") or {}

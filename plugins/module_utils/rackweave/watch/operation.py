@@ -78,7 +78,7 @@ class Operation:
         while True:
             played = self._play("operate", {"operator_dry_run": self.settings.dry_run})
             decision = played.results.get("recovery_decision")
-            if decision is None or decision.get("failed"):
+            if decision is None:
                 errors += 1
                 if errors >= MOST_ERRORS:
                     return self._end(GAVE_UP, f"{errors} rounds failed one after the other: {played.problem}")
@@ -98,7 +98,7 @@ class Operation:
             self.field.write("note", "an earlier operation decided to submit again and did not; doing it now")
             return self._recover(unfinished)
         listed = self._play("status", {}).results.get("run_list")
-        if listed is None or listed.get("failed"):
+        if listed is None:
             return None  # not knowing is no reason to launch: the rounds try again until somebody answers
         row = next((one for one in listed.get("runs", []) if one["run"] == self.settings.run), None)
         if row is not None and row.get("job_id"):

@@ -227,10 +227,12 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_elsewhere():
     assert "\rdemo [" in live.getvalue()
 
 
-def test_a_failed_task_is_named_with_its_message():
+def test_a_failed_task_is_named_with_its_message_and_gives_no_result():
     gathered = Gathered(Screen(io.StringIO(), False))
-    gathered.take({"event": "runner_on_failed", "event_data": {"task": "Ask", "res": {"msg": "no answer"}}})
+    data = {"task": "Ask", "task_action": "rackweave.cluster.run_list", "res": {"msg": "no answer"}}
+    gathered.take({"event": "runner_on_failed", "event_data": data})
     assert gathered.problem == "Ask: no answer"
+    assert gathered.results == {}
 
 
 def test_only_operate_needs_the_runner(monkeypatch, capsys):
