@@ -152,6 +152,10 @@ def carry_out(module: AnsibleModule, slurm: Slurm) -> None:
             # It was idle a moment ago; a job is not made to wait for our test.
             alone = True
             acts[-1] += f"; without the neighbour, for Slurm says: {complaint}"
+        elif complaint and move.kind == "delete" and time.monotonic() < began + params["answer_wait_s"]:
+            # A test that was just cancelled is still cleaned up.
+            acts.pop()
+            time.sleep(params["poll_s"])
         elif complaint and move.kind not in ("save", "cancel", "release", "hold", "mark"):
             module.fail_json(msg=f"Slurm refused to {move.words}: {complaint}", acts=acts, refused=False)
         if len(acts) > MOST_ACTS:

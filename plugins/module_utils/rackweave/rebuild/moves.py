@@ -3,8 +3,8 @@
 * Our **drain** has a reason that begins with :data:`REASON`; only such a drain is ever resumed. A drain that another
   part of Rackweave made (its reason begins with ``rackweave``) or that Slurm itself made is taken over; one that a
   person or another program made is refused without consent.
-* Our **reservation** of a node is named by :func:`reservation_name`. It has no end: a rebuild that died leaves the node
-  closed to other jobs, not open and unproved.
+* Our **reservation** of a node is named by :func:`reservation_name`. It has no end (Slurm makes a year of that): a
+  rebuild that died leaves the node closed to other jobs, not open and unproved.
 * Our **hold** of a waiting job is marked in the job's AdminComment before it is set, and unmarked after it is released.
 
 Each call returns one move; the caller makes it, looks again, and asks again. So every prefix of the moves is a state

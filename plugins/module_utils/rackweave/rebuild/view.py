@@ -118,7 +118,9 @@ def parse_node_view(text: str) -> NodeView | None:
     match = _REASON.match(values.get("Reason", ""))
     reason, by = (match["text"].strip(), match["by"] or "") if match else ("", "")
     words = frozenset(filter(None, (re.sub(r"[^A-Z_]", "", word) for word in state.split("+"))))
-    return NodeView(values["NodeName"], words, "*" not in state, "" if reason in _EMPTY else reason, by)
+    # Slurm 22.05 marks a silent node with a star or with a word of its own, depending on the command's version.
+    responds = "*" not in state and "NOT_RESPONDING" not in words
+    return NodeView(values["NodeName"], words, responds, "" if reason in _EMPTY else reason, by)
 
 
 def parse_node_views(text: str) -> tuple[NodeView, ...]:

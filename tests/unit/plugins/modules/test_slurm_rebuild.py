@@ -73,6 +73,15 @@ def test_what_slurm_refuses_is_one_sentence(run_module, slurm):
     assert result["msg"] == "Slurm refused to drain gpu02: Requested nodes are busy"
 
 
+def test_a_reservation_that_is_still_in_use_is_deleted_a_little_later(run_module, slurm, monkeypatch):
+    slurm.reservations["rackweave-rebuild-gpu02"] = {"nodes": NODE}
+    slurm.refuses = "delete"
+    monkeypatch.setattr("time.sleep", lambda _seconds: setattr(slurm, "refuses", ""))
+    result = call(run_module, "finish")
+    assert result["acts"] == ["delete reservation rackweave-rebuild-gpu02"]
+    assert slurm.reservations == {}
+
+
 def test_a_refusal_says_why_and_what_was_done_before(run_module, slurm):
     slurm.job("5", name="theirs", state="RUNNING", UserId="ann(2001)")
     result = call(run_module, "begin", drain_wait_s=0.05)

@@ -208,10 +208,9 @@ def test_without_its_reservation_a_node_is_not_resumed():
     assert slurm.log == []
 
 
-def test_a_node_that_does_not_answer_is_named_after_a_while():
-    slurm = FakeSlurm(
-        state="IDLE*+DRAIN", reason="rackweave-rebuild: in work", reservations={RESERVATION: {"nodes": NODE}}
-    )
+@pytest.mark.parametrize("state", ["IDLE*+DRAIN", "UNKNOWN+DRAIN+NOT_RESPONDING"])
+def test_a_node_that_does_not_answer_is_named_after_a_while(state):
+    slurm = FakeSlurm(state=state, reason="rackweave-rebuild: in work", reservations={RESERVATION: {"nodes": NODE}})
     move = step(slurm, "resume", SETTINGS, [FOREVER])
     assert isinstance(move, Refuse)
     assert "does not answer slurmctld after 60 s" in move.words
