@@ -209,7 +209,7 @@ def probe(peer: str) -> str:
             return peer_line(peer, True, f"port {port} refused, {time.monotonic() - began:.1f} s")
         except OSError:
             continue
-    state, _, detail = run_limited(["ping", "-n", "-c", "2", "-i", "0.5", "-W", "2", peer], 5.0, 4096)
+    state, _, _ = run_limited(["ping", "-n", "-c", "2", "-i", "0.5", "-W", "2", peer], 5.0, 4096)
     how = "ports" if state == "absent" else "ports and echo"
     return peer_line(peer, state == "ok", f"{how}, {time.monotonic() - began:.1f} s")
 
