@@ -25,6 +25,7 @@ CONNECTION = {
     "plans": "rackweave_state_dir ~ '/plan'",
     "documents": "rackweave_state_dir ~ '/observed'",
     "submit_host": "training_job_submit_host",
+    "controller": "inventory_hostname in groups['slurm_controller']",
     "slurm_manage": "slurm_manage | default(true)",
     "memlock": "node_base_memlock | default('unlimited')",
     "time_sync": "node_base_time_sync_enabled | default(true)",

@@ -26,7 +26,7 @@ def test_the_settings_of_the_network_are_applied_at_every_boot(node, document):
 
 def test_the_settings_of_the_network_are_in_force(node, document, hardware_root):
     skip_without_rdma(node, document)
-    done = node.run(f"rackweave-rdma-qos verify --config {QOS_CONFIG} --root {hardware_root or '/'}")
+    done = node.run(f"/usr/local/sbin/rackweave-rdma-qos verify --config {QOS_CONFIG} --root {hardware_root or '/'}")
     assert done.rc == 0, done.stdout + done.stderr
 
 

@@ -10,9 +10,9 @@ def journal(host, unit):
 def units_of(host, variables):
     """Return the units that a host of this kind needs."""
     wanted = ["munge"]
-    if variables[host.inventory_name]["slurm_manage"]:
-        on_controller = host.run("systemctl cat slurmctld").rc == 0 and host.file("/etc/slurm/slurm.conf").exists
-        wanted.append("slurmctld" if on_controller else "slurmd")
+    entry = variables[host.inventory_name]
+    if entry["slurm_manage"]:
+        wanted.append("slurmctld" if entry["controller"] else "slurmd")
     return wanted
 
 
