@@ -7,7 +7,7 @@ subnet and default route are asked first; distance and uniqueness per GPU follow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import FabricError
@@ -99,11 +99,12 @@ def find_candidates(document: NodeDocument, fabric: Fabric) -> tuple[list[Candid
     verdicts: list[Verdict] = []
     physical = any(nic.virtual_function is not True for nic in document.nics)
     for nic in document.nics:
-        reason = _own_evidence(document, fabric, nic, override, physical)
+        evidence = _evidence(document, fabric, nic)
+        reason = _own_evidence(nic, override, physical, evidence)
         if reason:
             verdicts.append(Verdict(nic.device, nic.bdf, "excluded", reason))
         else:
-            candidates.append(_candidate(document, fabric, nic))
+            candidates.append(_candidate(document, fabric, nic, evidence))
     candidates = _without_clones(candidates)
     for rule in (_without_default_route, _fastest):
         candidates = _apply(rule, document, fabric, candidates, verdicts)
@@ -135,11 +136,17 @@ def _overridden(document: NodeDocument, fabric: Fabric, override: NicOverride) -
     unique = list(dict.fromkeys(chosen))
     others = [nic for nic in document.nics if nic not in unique]
     verdicts = [Verdict(nic.device, nic.bdf, "excluded", "not in the operator's list (nics.use)") for nic in others]
-    return _without_clones([_candidate(document, fabric, nic) for nic in unique]), verdicts
+    return _without_clones(
+        [_candidate(document, fabric, nic, _evidence(document, fabric, nic)) for nic in unique]
+    ), verdicts
 
 
-def _candidate(document: NodeDocument, fabric: Fabric, nic: Nic) -> Candidate:
-    usable = tuple(port for port in nic.ports if _port_evidence(document, fabric, port) is None)
+def _evidence(document: NodeDocument, fabric: Fabric, nic: Nic) -> list[str | None]:
+    return [_port_evidence(document, fabric, port) for port in nic.ports]
+
+
+def _candidate(document: NodeDocument, fabric: Fabric, nic: Nic, evidence: Sequence[str | None]) -> Candidate:
+    usable = tuple(port for port, reason in zip(nic.ports, evidence) if reason is None)
     up = usable or tuple(port for port in nic.ports if _up(port)) or nic.ports
     addresses = [address for port in up for address in routable_addresses(document, port)]
     return Candidate(nic, up, subnet_of(addresses, fabric.rail_subnets))
@@ -149,17 +156,14 @@ def _up(port: Port) -> bool:
     return port.state in (None, "ACTIVE")
 
 
-def _own_evidence(
-    document: NodeDocument, fabric: Fabric, nic: Nic, override: NicOverride, physical: bool
-) -> str | None:
-    """Return why a device cannot carry the job, None if nothing about itself speaks against it."""
+def _own_evidence(nic: Nic, override: NicOverride, physical: bool, reasons: Sequence[str | None]) -> str | None:
+    """Return why a device cannot carry the job, None if nothing about itself or one of its ports speaks against it."""
     if any(_is(nic, value) for value in override.exclude):
         return "the operator excludes it (nics.exclude)"
     if nic.virtual_function and physical:
         return "virtual function: it shares the port of a physical one and adds no bandwidth"
     if not nic.ports:
         return "has no port"
-    reasons = [_port_evidence(document, fabric, port) for port in nic.ports]
     if None in reasons:
         return None
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason))

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 
 from ..hardware.node import Gpu, Nic, NodeDocument, Port
 from .addresses import routable_addresses
 from .environment_rdma import compute_ports
 from .findings import Finding
-from .rails import RailPlan
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One GPU, rail or port by its name in messages."""
-
-    name: str
-    value: Hashable
-
+from .rails import Rail, RailPlan
 
 # Kind of finding, what it is called, field.
 _OF_GPUS = (
@@ -44,44 +34,53 @@ _OF_PORTS = (
 
 def check_evenness(document: NodeDocument, rails: RailPlan) -> list[Finding]:
     """Return what differs between the GPUs, the rails or the compute ports of one node; unknown values say nothing."""
-    ports = compute_ports(document, rails)
+    host, ports = document.host, compute_ports(document, rails)
     findings: list[Finding] = []
     for kind, name, field in _OF_GPUS:
-        findings += _odd(document.host, kind, name, "GPUs", [_gpu(gpu, field) for gpu in document.gpus])
-    rates = [_Part(f"rail {rail.index} ({rail.members[0].device})", rail.rate_gbps or None) for rail in rails.rails]
-    findings += _odd(document.host, "compute-nic-rate", "rate in Gb/s", "rails", rates)
-    for table, read in ((_OF_NICS, _nic), (_OF_PORTS, _port)):
-        for kind, name, field in table:
-            findings += _odd(document.host, kind, name, "compute ports", [read(pair, field) for pair in ports])
+        values = [getattr(gpu, field) for gpu in document.gpus]
+        findings += _odd(host, kind, name, "GPUs", values, lambda at: _gpu_name(document.gpus[at]))
+    rates = [rail.rate_gbps or None for rail in rails.rails]
+    findings += _odd(host, "compute-nic-rate", "rate in Gb/s", "rails", rates, lambda at: _rail_name(rails.rails[at]))
+    for kind, name, field in _OF_NICS:
+        values = [getattr(nic, field) for nic, _ in ports]
+        findings += _odd(host, kind, name, "compute ports", values, lambda at: _port_name(ports[at]))
+    for kind, name, field in _OF_PORTS:
+        values = [getattr(port, field) for _, port in ports]
+        findings += _odd(host, kind, name, "compute ports", values, lambda at: _port_name(ports[at]))
     return findings + _shared_addresses(document, ports)
 
 
-def _gpu(gpu: Gpu, field: str) -> _Part:
-    return _Part(f"GPU {gpu.index}" + (f" ({gpu.bdf})" if gpu.bdf else ""), getattr(gpu, field))
+def _gpu_name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}" + (f" ({gpu.bdf})" if gpu.bdf else "")
 
 
-def _nic(pair: tuple[Nic, Port], field: str) -> _Part:
-    nic, port = pair
-    return _Part(f"{nic.device}/{port.port}", getattr(nic, field))
+def _rail_name(rail: Rail) -> str:
+    return f"rail {rail.index} ({rail.members[0].device})"
 
 
-def _port(pair: tuple[Nic, Port], field: str) -> _Part:
-    nic, port = pair
-    return _Part(f"{nic.device}/{port.port}", getattr(port, field))
+def _port_name(pair: tuple[Nic, Port]) -> str:
+    return f"{pair[0].device}/{pair[1].port}"
 
 
-def _odd(host: str, kind: str, name: str, what: str, parts: Sequence[_Part]) -> list[Finding]:
-    known = [part for part in parts if part.value is not None]
-    counts = Counter(part.value for part in known)
-    if len(counts) < 2:
+def _odd(
+    host: str, kind: str, name: str, what: str, values: Sequence[Hashable], name_of: Callable[[int], str]
+) -> list[Finding]:
+    """Return a finding on the values that are not the most common one; `name_of` names the part at a position."""
+    if len(set(values) - {None}) < 2:
         return []
+    counts = Counter(value for value in values if value is not None)
     norm, count = counts.most_common(1)[0]
-    odd = ", ".join(f"{part.name} has {part.value}" for part in known if part.value != norm)
-    return [Finding(kind, host, f"{name} differs within the node: {odd}; {count} of {len(known)} {what} have {norm}")]
+    odd = [f"{name_of(at)} has {value}" for at, value in enumerate(values) if value not in (None, norm)]
+    total = sum(counts.values())
+    message = f"{name} differs within the node: {', '.join(odd)}; {count} of {total} {what} have {norm}"
+    return [Finding(kind, host, message)]
 
 
 def _shared_addresses(document: NodeDocument, ports: Sequence[tuple[Nic, Port]]) -> list[Finding]:
     """Name an address that two compute ports have: answers go to whichever answered last."""
+    rows = [{gid.gid for gid in port.gids if not gid.gid.startswith("fe80")} for _, port in ports]
+    if sum(map(len, rows)) == len(set().union(*rows)):
+        return []  # the usual case, without reading a single address
     owners: dict[str, list[str]] = {}
     for nic, port in ports:
         for address in dict.fromkeys(map(str, routable_addresses(document, port))):
