@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NoReturn
+from typing import TYPE_CHECKING, Callable
 
 from .config import JobConfig, read_job
 from .environment import LaunchEnvironment, read_environment
 from .errors import StopError, TrainerError
-from .outcome import Exit, Result, classify, write_result
+from .outcome import Exit, Result, classify, leave, write_result
 
 if TYPE_CHECKING:
     from .memory import MemoryMeter
@@ -157,13 +157,5 @@ def _parse(arguments: Sequence[str] | None) -> Path:
     return path
 
 
-def _leave(code: int) -> NoReturn:
-    """End this process at once: all is written, and the libraries' own shutdown takes seconds of every process."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    _leave(main())
+    leave(main())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..config import JobConfig, read_job
 from ..environment import read_environment
 from ..errors import StopError
+from ..outcome import leave
 from .case import BenchCase, gpt_like
 from .local import start
 
@@ -110,4 +111,4 @@ def _tell(mesh: Mesh, path: Path, content: dict[str, object], text: str) -> None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
