@@ -148,27 +148,39 @@ def _compare_port(where: str, before: Port, after: Port, changes: list[Change]) 
 
 
 def _compare_interfaces(old: NodeDocument, new: NodeDocument, changes: list[Change]) -> None:
-    by_mac = {interface.mac: interface for interface in old.interfaces if interface.mac}
-    names = {interface.name for interface in old.interfaces}
-    for interface in new.interfaces:
-        before = by_mac.get(interface.mac or "")
-        if before is not None and before.name != interface.name and interface.name not in names:
-            message = f"interface with MAC {interface.mac} renamed {before.name} -> {interface.name}"
-            changes.append(Change("interface-renamed", message))
     now = {interface.name: interface for interface in new.interfaces}
-    renamed = {interface.mac for interface in new.interfaces}
-    for interface in old.interfaces:
-        _compare_interface(interface, now.get(interface.name), renamed, changes)
+    names = {interface.name for interface in old.interfaces}
+    come = [interface for interface in new.interfaces if interface.name not in names]
+    for before in old.interfaces:
+        after = now.get(before.name)
+        if after is None:
+            after = _renamed(before, come)
+            if after is not None:
+                come.remove(after)
+        _compare_interface(before, after, changes)
+    changes.extend(Change("interface", f"interface {it.name} ({it.mac}) is new") for it in come if it.mac)
 
 
-def _compare_interface(
-    before: Interface, after: Interface | None, macs: set[str | None], changes: list[Change]
-) -> None:
+def _renamed(before: Interface, come: Sequence[Interface]) -> Interface | None:
+    """Return the interface that `before` is now: of the same MAC, else, on another card, of the same address."""
+    for after in come:
+        if before.mac is not None and before.mac == after.mac:
+            return after
+    routable = {address for address in before.addresses if not address.startswith("fe80")}
+    return next((after for after in come if routable & set(after.addresses)), None)
+
+
+def _compare_interface(before: Interface, after: Interface | None, changes: list[Change]) -> None:
     if after is None:
-        if before.mac is not None and before.mac not in macs:
+        if before.mac is not None:
             changes.append(Change("interface", f"interface {before.name} ({before.mac}) is gone"))
         return
-    if before.mac != after.mac and None not in (before.mac, after.mac):
+    other_mac = before.mac != after.mac and None not in (before.mac, after.mac)
+    if before.name != after.name:
+        known_by = f"address {', '.join(after.addresses)}" if other_mac else f"MAC {after.mac}"
+        message = f"interface with {known_by} renamed {before.name} -> {after.name}"
+        changes.append(Change("interface-renamed", message))
+    if other_mac:
         changes.append(Change("nic-address", f"interface {after.name}: MAC {before.mac} -> {after.mac}"))
     _field("interface", f"interface {after.name}", "mtu", before, after, changes)
 

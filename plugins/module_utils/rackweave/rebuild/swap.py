@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..fabric.environment import render_environment
+from ..fabric.rails import RailPlan
 from ..fabric.request import EnvironmentRequest
 from ..hardware.difference import MEMORY_TOLERANCE, Change, compare_documents, consequences
 from ..hardware.node import Nic, NodeDocument
@@ -130,20 +131,20 @@ def _environment_effects(before: NodeDocument, after: NodeDocument, request: Env
         for name in NAMING_VARIABLES
         if was.variables.get(name) != now.variables.get(name)
     ]
-    old, new = rail_words(before, request), rail_words(after, request)
+    old, new = _rail_words(was.rails), _rail_words(now.rails)
     if old != new:
-        effects.append(f"rail map: {old} -> {new}")
+        gone, come = [rail for rail in old if rail not in new], [rail for rail in new if rail not in old]
+        effects.append(f"rail map: {', '.join(gone) or 'nothing'} -> {', '.join(come) or 'nothing'}")
     return effects
 
 
-def rail_words(document: NodeDocument, request: EnvironmentRequest) -> str:
-    """Return which RDMA device serves which GPUs, such as ``mlx5_0 GPU 0, mlx5_1 GPU 1``."""
-    rails = render_environment(document, request).rails.rails
-    words = [
-        "+".join(member.device for member in rail.members) + " GPU " + "/".join(str(gpu) for gpu in rail.gpus)
-        for rail in rails
+def _rail_words(plan: RailPlan) -> list[str]:
+    """Return which RDMA device serves which GPUs, such as ``rail 3: mlx5_3 for GPU 3``."""
+    return [
+        f"rail {rail.index}: {'+'.join(member.device for member in rail.members)} for GPU "
+        + "/".join(str(gpu) for gpu in rail.gpus)
+        for rail in plan.rails
     ]
-    return ", ".join(words) or "no RDMA device"
 
 
 def _gres_effects(before: NodeDocument, after: NodeDocument) -> list[str]:

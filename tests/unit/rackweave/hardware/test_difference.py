@@ -177,3 +177,20 @@ def test_a_simulated_document_never_replaces_a_measured_one():
 def test_a_baseline_of_another_host_is_refused():
     with pytest.raises(DocumentError, match="of trn02"):
         accept_document(reference("trn01"), reference("trn02"))
+
+
+def test_an_interface_on_another_card_under_another_name_is_found_by_its_address():
+    before = reference()
+    first = before.interfaces[0]
+    other = replace(first, name="enp9s0", mac="00:00:5e:00:53:f1")
+    found = messages(before, replace(before, interfaces=(other, *before.interfaces[1:])))
+    assert found == [
+        f"interface with address {', '.join(first.addresses)} renamed {first.name} -> enp9s0",
+        f"interface enp9s0: MAC {first.mac} -> 00:00:5e:00:53:f1",
+    ]
+
+
+def test_an_interface_that_is_new_is_told():
+    before = reference()
+    after = replace(before, interfaces=(*before.interfaces, Interface("eno9", mac="00:00:5e:00:53:f2")))
+    assert messages(before, after) == ["interface eno9 (00:00:5e:00:53:f2) is new"]
