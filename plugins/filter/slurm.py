@@ -9,6 +9,7 @@ from ansible.errors import AnsibleFilterError
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.slurm.accounting import Accounting, database_statements
 from ..module_utils.rackweave.slurm.accounting import slurmdbd_conf as conf_text
+from ..module_utils.rackweave.slurm.config import SlurmSite, check_site
 from ..module_utils.rackweave.slurm.hostlist import compress
 from ..module_utils.rackweave.slurm.munge import KeyState, decide_key, decode_key
 
@@ -42,6 +43,20 @@ def slurm_outside(nodes, waiting):
     return {**changes, f"{', '.join(waiting)} of slurm.conf": True} if waiting else changes
 
 
+def slurm_settings_check(settings):
+    """Return true if the settings of the inventory can become Slurm's files; fail with one sentence otherwise.
+
+    Args:
+        settings: arguments of :class:`SlurmSite` that need no document.
+    """
+    try:
+        site = {**settings, "hosts": tuple(settings["hosts"])}
+        check_site(SlurmSite(**{**site, "topology_block_sizes": tuple(settings["topology_block_sizes"])}))
+    except RackweaveError as exc:
+        raise AnsibleFilterError(str(exc)) from exc
+    return True
+
+
 def slurmdbd_conf(settings):
     """Return slurmdbd.conf for the mapping of :class:`Accounting`."""
     return _plain(conf_text, settings)
@@ -68,5 +83,6 @@ class FilterModule:
             "slurm_database_statements": slurm_database_statements,
             "slurm_hostlist": compress,
             "slurm_outside": slurm_outside,
+            "slurm_settings_check": slurm_settings_check,
             "slurmdbd_conf": slurmdbd_conf,
         }

@@ -114,6 +114,18 @@ def slurm_files(site: SlurmSite, documents: Sequence[NodeDocument]) -> dict[str,
     return {name: f"{MARKER}\n{text}" if text or name == "cgroup.conf" else "" for name, text in texts.items()}
 
 
+def check_site(site: SlurmSite) -> None:
+    """Find what the inventory alone has wrong, before there is any document.
+
+    Raises:
+        SlurmError: for the first name, key, partition or switch that Slurm would not take.
+    """
+    _check_names(site)
+    _parameters(site, read_topology(site.topology, site.hosts, site.topology_block_sizes), gpus=False)
+    _partitions(site)
+    _cgroup_conf(site)
+
+
 def _check_names(site: SlurmSite) -> None:
     check_name("slurm_cluster_name", site.cluster_name)
     if len(site.cluster_name) > LONGEST_CLUSTER_NAME:

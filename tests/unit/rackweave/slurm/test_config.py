@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from rackweave.slurm.accounting import accounting_parameters
 from rackweave.slurm.change import config_change
-from rackweave.slurm.config import SlurmSite, slurm_files
+from rackweave.slurm.config import SlurmSite, check_site, slurm_files
 from rackweave.slurm.hardware import configured_memory_mib, gpu_type
 from rackweave.slurm.munge import SlurmError
 from rackweave.slurm.versions import version_pair
@@ -259,3 +259,20 @@ def test_accounting_counts_gpus_where_there_are_any():
 )
 def test_the_version_of_slurm_is_read_from_a_package_version(text, pair):
     assert version_pair(text) == pair
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"topology": {"leaf": {"nodes": "gpu01"}}}, "leaves out gpu02"),
+        ({"partitions": {"short": {"Nodes": "gpu09"}}}, "gpu09"),
+        ({"parameters": {"NodeName": "x"}}, "slurm_parameters must not set NodeName"),
+        ({"cgroup": {"bad key": True}}, "slurm_cgroup"),
+        ({"hosts": ("gpu01", "DEFAULT")}, "DEFAULT"),
+        ({"cluster_name": "a b"}, "slurm_cluster_name"),
+    ],
+)
+def test_what_the_inventory_alone_has_wrong_is_found_without_any_document(change, said):
+    check_site(SITE)
+    with pytest.raises(SlurmError, match=said):
+        check_site(replace(SITE, **change))
