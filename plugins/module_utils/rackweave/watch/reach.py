@@ -59,10 +59,14 @@ def probed_pairs(logs: Mapping[str, str]) -> dict[tuple[str, str], bool]:
     return pairs
 
 
-def unreachable(logs: Mapping[str, str]) -> Blame | None:
+def unreachable(logs: Mapping[str, str], silent: Iterable[str] = ()) -> Blame | None:
     """Name the host that most others miss, or both ends of a cut where no end is missed more than the other.
 
     Where nobody reaches anybody, among more than two, probes are forbidden rather than every link cut.
+
+    Args:
+        logs: text by path below the attempt directory.
+        silent: hosts that we could not reach ourselves; those alone are named, if others miss them too.
     """
     probed = probed_pairs(logs)
     pairs = sorted(pair for pair, answers in probed.items() if not answers)
@@ -71,6 +75,9 @@ def unreachable(logs: Mapping[str, str]) -> Blame | None:
     missed = Counter(host for pair in pairs for host in pair)
     most = max(missed.values())
     hosts = tuple(sorted(host for host, count in missed.items() if count == most))
+    if gone := tuple(sorted(set(silent) & set(missed))):
+        sentence = f"{', '.join(gone)} fell silent: neither the other nodes nor we reach it any more"
+        return Blame("lost_host", (), gone, sentence, tuple(_lines(logs, pairs)))
     words = ", ".join(f"{one} and {other}" for one, other in pairs[:4])
     sentence = f"{words} do not reach each other, and {_ends(hosts)} stood still"
     return Blame("cut", (), hosts, sentence, tuple(_lines(logs, pairs)))

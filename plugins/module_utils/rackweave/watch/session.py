@@ -250,7 +250,7 @@ class Session:
             blamed = _blame_in(plan, look)
             logs = self.world.call("job_logs", {"run_dir": self.settings.run_dir, "attempt": name})["logs"]
             if blamed.kind in ("none", "hung"):
-                blamed = standing_still(logs, look["phases"]) or unreachable(logs) or blamed
+                blamed = standing_still(logs, look["phases"]) or unreachable(logs, self.settings.silent_hosts) or blamed
             found = diagnose(attempt_sources(logs))
         run, job_id, silent = self.settings.run, self.follower.job_id, self.settings.silent_hosts
         document = verdict_document(run, name, job_id, closing, blamed, found, silent)
@@ -301,7 +301,11 @@ class Session:
         if self._want(found, "the job hangs"):
             return
         self.saved_logs = self._logs()
-        self.suspect = standing_still(self.saved_logs, look["phases"]) or unreachable(self.saved_logs) or found
+        self.suspect = (
+            standing_still(self.saved_logs, look["phases"])
+            or unreachable(self.saved_logs, self.settings.silent_hosts)
+            or found
+        )
         self._name(self.suspect)
 
     def _stop_hung_job(self, found: Blame) -> None:
@@ -332,7 +336,7 @@ class Session:
             logs = {**self._logs(), **self.saved_logs} if self.follower.attempt else {}
             blamed = self.stopped_for or self._blame(look)
             if blamed.kind in ("none", "hung"):
-                blamed = standing_still(logs, look["phases"]) or unreachable(logs) or blamed
+                blamed = standing_still(logs, look["phases"]) or unreachable(logs, self.settings.silent_hosts) or blamed
             self._name(blamed)
             if end.state not in ENDED_BY_OTHERS and self._want(blamed, "the job failed"):
                 return self.wanted  # type: ignore[return-value]

@@ -35,6 +35,12 @@ def test_where_nobody_reaches_anybody_probes_are_forbidden_and_nobody_is_named()
     assert unreachable(_logs(a=["b", "c"], b=["a", "c"], c=["a", "b"])) is None
 
 
+def test_of_two_ends_the_one_that_we_do_not_reach_either_is_named_alone() -> None:
+    found = unreachable({"evidence/a/peers.txt": peer_line("b", False, "ports, 4.0 s")}, {"b": "no route to host"})
+    assert found is not None
+    assert (found.kind, found.culprit) == ("lost_host", "host:b")
+
+
 def test_other_files_are_not_read_as_probes() -> None:
     assert unreachable({"logs/a/launch.log": "peer b does not answer (ping, 1 s)"}) is None
 
