@@ -144,7 +144,7 @@ def _agree(parts: LoopParts, losses: list[torch.Tensor]) -> _Facts:
         facts[0] = torch.stack([loss.float() for loss in losses]).sum()
         facts[1] = float(len(losses))
     facts[2] = float(parts.requests.pending())
-    if told:
+    if own is not None and told:
         facts[3 + mesh.rank] = own
     dist.all_reduce(facts)
     parts.own_time.restart()
