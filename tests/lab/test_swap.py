@@ -86,7 +86,8 @@ def restore(lab):
     if "eth0" not in lab.ssh(NODE, "ls /sys/class/net", check=False):
         lab.podman("rm", "--force", "--time", "2", lab.container(NODE))
         play("playbooks/lab_up.yml")
-    play("playbooks/provision.yml")
+    play("playbooks/provision.yml", "--limit", NODE)
+    play("playbooks/verify.yml", "--tags", "verify_observe", "--limit", "gpu01")
     if "drain" in node_state(lab):
         lab.ssh("ctl", f"scontrol update nodename={NODE} state=resume")
 
@@ -142,15 +143,6 @@ def killed_and_run_again(lab, tmp_path, seconds):
 
 def without_volatile(state):
     return {**state, DOCUMENT: json.loads(state[DOCUMENT]).get("gpus")}
-
-
-def test_killed_in_the_middle_and_run_again_it_ends_in_service(lab, swapped, tmp_path):
-    write_tree(NODE, serial="new", nic="mlx5_9")
-    killed, _left, after = killed_and_run_again(lab, tmp_path, random.Random(KILLS_SEED).uniform(5, 40))
-    assert killed
-    assert node_state(lab) == "idle"
-    assert "Reason" not in after["node"]
-    nothing_of_ours_is_left(lab)
 
 
 @pytest.mark.long
