@@ -6,15 +6,22 @@ a storm.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
+from rackweave.run.batch import BatchSettings
+from rackweave.run.files import compose_run_files
 
 ROOT = Path(__file__).parents[3]
 CONTRACTS = ROOT / "tests" / "fixtures" / "contracts"
+SCRIPTS = ROOT / "roles" / "training_job" / "files"
 READING = {"squeue", "sacct", "sinfo"}
+OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed."
 KILLED = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
 
 
@@ -43,8 +50,8 @@ def inventory(tmp_path, **switches):
     return path
 
 
-def failed_job(tmp_path, number, host):
-    """Leave what job `number` of the run left when a GPU of a host fell off the bus, and tell the stand-ins of it."""
+def failed_job(tmp_path, number, host, words=KILLED):
+    """Leave what job `number` of the run left when a host failed it, and tell the stand-ins of it."""
     run = tmp_path / "shared" / "runs" / "demo"
     attempt = run / "attempts" / f"{number}.0"
     for name in (f"logs/{host}/0", "result", "phase"):
@@ -53,7 +60,7 @@ def failed_job(tmp_path, number, host):
         (attempt / name).write_text((CONTRACTS / name).read_text())
     started = json.loads((CONTRACTS / "attempt.json").read_text())
     (attempt / "attempt.json").write_text(json.dumps({**started, "started": f"2026-01-0{number}T10:00:00Z"}))
-    (attempt / "logs" / host / "0" / "stderr.log").write_text(f"[2026-01-05 10:00:00] {host} kernel: {KILLED}\n")
+    (attempt / "logs" / host / "0" / "stderr.log").write_text(f"[2026-01-05 10:00:00] {host} kernel: {words}\n")
     end = {"schema": "rackweave.end/1", "code": 75, "reason": "x", "srun_code": 1, "requeued": False, "time": "t"}
     (attempt / "end.json").write_text(json.dumps(end))
     switches = {"stop_ok": False, "requeue_ok": False, "drain_ok": False}
@@ -115,3 +122,86 @@ def test_a_storm_of_drains_is_frozen_by_the_cap(tmp_path):
     assert len(changing(tmp_path)) == 1
     decisions = [entry for entry in journal(tmp_path) if entry["kind"] == "decision"]
     assert [entry["frozen"] for entry in decisions] == [False, True]
+
+
+@pytest.fixture
+def open_directory():
+    """A directory that the user of jobs reaches too; pytest's own is the caller's alone."""
+    path = Path(tempfile.mkdtemp(prefix="rackweave-operate-"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def plan_of_demo(directory):
+    """Leave the plan of the run on the controller, as plan.yml does."""
+    scripts = {name: f"# {name}\n" for name in ("job_body.sh", *(path.name for path in SCRIPTS.glob("*.*")))}
+    settings = BatchSettings("demo", str(directory / "shared/runs/demo"), "/venv", ("true",), 3600, 60, 60, True, 1, 2)
+    layout, train = (json.loads((CONTRACTS / name).read_text()) for name in ("plan.json", "train.json"))
+    plan = directory / "state" / "plan" / "demo"
+    (plan / "nccl").mkdir(parents=True)
+    for name, text in compose_run_files(layout, train, settings, scripts).items():
+        (plan / name).write_text(text)
+    for host in ("node-a", "node-b"):
+        (plan / "nccl" / f"{host}.conf").write_text("GLOO_SOCKET_IFNAME=eth0\n")
+
+
+def finish_job(directory, number):
+    """Stand for a job that runs well to its end."""
+    attempt = directory / "shared" / "runs" / "demo" / "attempts" / f"{number}.0"
+    for name in ("logs", "result", "phase"):
+        (attempt / name).mkdir(parents=True)
+    (attempt / "train.json").write_text((CONTRACTS / "train.json").read_text())
+    step = {"time": "2026-01-09T10:00:00+00:00", "kind": "step", "rank": 0, "step": 200, "loss": 2.0}
+    (attempt / "events.jsonl").write_text(json.dumps(step) + "\n")
+    end = {"schema": "rackweave.end/1", "code": 0, "reason": "", "srun_code": 0, "requeued": False, "time": "t"}
+    (attempt / "end.json").write_text(json.dumps(end))
+    state = json.loads((directory / "slurm.json").read_text())
+    state["jobs"][str(number)]["state"] = "COMPLETED"
+    (directory / "slurm.json").write_text(json.dumps(state))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes the user of jobs")
+def test_the_command_submits_a_failed_run_again_and_sees_it_end(open_directory):
+    """Real command, runner and plays; Slurm and the job are stand-ins."""
+    hosts = inventory(open_directory, drain_ok=False, requeue_ok=True, stop_ok=True)
+    document = json.loads(hosts.read_text())
+    del document["all"]["vars"]["ansible_become"]
+    # The user of jobs may be unable to read this checkout: it gets the system's Python and copies of the stand-ins.
+    document["all"]["vars"].update(ansible_become_method="su", ansible_become_flags="-s /bin/sh")
+    document["all"]["vars"]["ansible_python_interpreter"] = "/usr/bin/python3"
+    shutil.copytree(ROOT / "tests/fixtures/slurm", open_directory / "bin")
+    hosts.write_text(json.dumps(document))
+    failed_job(open_directory, 1, "node-a", OOM)
+    plan_of_demo(open_directory)
+    subprocess.run(["chmod", "-R", "a+rwX", str(open_directory)], check=True)
+    environment = {
+        **os.environ,
+        "STUB_SLURM": str(open_directory / "slurm.json"),
+        "PATH": f"{open_directory / 'bin'}:{os.environ['PATH']}",
+        "ANSIBLE_PIPELINING": "1",
+    }
+    command = [sys.executable, "-m", "rackweave", "operate", "demo", "--inventory", str(hosts), "--verbose"]
+    operation = subprocess.Popen(
+        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT / "plugins/module_utils")},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        wait_for_submission(open_directory, operation)
+        finish_job(open_directory, 2)
+        subprocess.run(["chmod", "-R", "a+rwX", str(open_directory / "shared")], check=False)
+        output, _ = operation.communicate(timeout=300)
+    finally:
+        operation.kill()
+    assert operation.returncode == 0, output
+    kinds = [(entry["kind"], entry.get("action")) for entry in journal(open_directory) if entry["kind"] != "notify"]
+    assert kinds == [("decision", "retry"), ("submit", None), ("end", None)]
+
+
+def wait_for_submission(directory, operation):
+    deadline = time.monotonic() + 240
+    while "2" not in json.loads((directory / "slurm.json").read_text() or "{}").get("jobs", {}):
+        assert operation.poll() is None, operation.stdout.read()
+        assert time.monotonic() < deadline, "nothing was submitted"
+        time.sleep(0.5)
