@@ -29,8 +29,8 @@ options:
   node: {description: Name of the node to drain., type: str}
   reason: {description: "Reason of the drain; must begin with C(rackweave: ).", type: str}
   checkpoints:
-    description: Directory of checkpoints. The newest is renamed if another validated one is left, so that the next start
-      takes that one; nothing is deleted.
+    description: Directory of checkpoints. The newest is renamed if another validated one is left, so that the next
+      start takes that one; nothing is deleted.
     type: path
   stop_ok: {description: Whether our own job may be stopped., type: bool, default: false}
   drain_ok: {description: Whether nodes may be drained., type: bool, default: false}

@@ -31,8 +31,8 @@ options:
   unreachable_s: {description: Seconds to wait for a submit host that does not answer., type: float, default: 600.0}
   until:
     description:
-      - Whether to follow the job to its end and fail where it failed, or to return after each attempt, also one that the
-        job follows by another, and leave it to the caller what a failure means.
+      - Whether to follow the job to its end and fail where it failed, or to return after each attempt, also one that
+        the job follows by another, and leave it to the caller what a failure means.
     type: str
     choices: [job, attempt]
     default: job

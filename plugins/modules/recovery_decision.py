@@ -6,7 +6,8 @@ short_description: Decide what follows from how attempts of a run ended
 description:
   - A table from class to action, budgets, switches, the strike ledger over jobs, and a cap on drains. Nothing is
     done; C(job_control) acts, with the same switches.
-  - Appends to C(journal.jsonl) and keeps C(strikes.json) in I(directory). Nothing is decided twice on the same evidence.
+  - Appends to C(journal.jsonl) and keeps C(strikes.json) in I(directory). Nothing is decided twice on the same
+    evidence.
   - In check mode and with C(dry_run) the journal says what would be done, and that does not count.
 options:
   run: {description: Name of the run., type: str, required: true}
