@@ -16,6 +16,6 @@ def test_an_offered_command_can_be_run(name):
 
 def test_an_unknown_command_ends_with_2_and_names_the_known_ones(capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["operate"])
+        main(["improvise"])
     assert ended.value.code == 2
     assert "diagnose" in capsys.readouterr().err
