@@ -38,11 +38,13 @@ options:
       environment: {description: Variables exported by the batch script., type: dict, default: {}}
       sbatch_options: {description: Further options of the batch script., type: list, elements: str, default: []}
   runtime_conf:
-    description: Content of C(runtime.conf), as the filter C(job_runtime_conf) renders it; empty for the virtual environment.
+    description:
+      - Content of C(runtime.conf), as the filter C(job_runtime_conf) renders it; empty for the virtual environment.
     type: str
     default: ""
   waivers:
-    description: Findings that somebody answers for (docs/fabric.md, section 5); the check inside the job honours them too.
+    description:
+      - Findings that somebody answers for (docs/fabric.md, section 5); the check inside the job honours them too.
     type: list
     elements: dict
     default: []
