@@ -92,12 +92,13 @@ def load_model(model):
 
 
 def load_calibration(path):
-    """Return the factors that `rackweave calibrate` stored; None without a file, since none is needed.
+    """Return the factors that `rackweave calibrate` stored; None where no file is named.
 
     Raises:
         PlanError: if the file is not one.
+        OSError: if it cannot be read.
     """
-    if path is None or not Path(path).exists():
+    if path is None:
         return None
     try:
         return Calibration.from_mapping(json.loads(Path(path).read_text(encoding="utf-8")))

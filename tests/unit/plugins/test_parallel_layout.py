@@ -68,7 +68,7 @@ def test_stored_calibration_is_applied_and_a_broken_file_is_one_sentence(run_act
     file.write_text(json.dumps({"schema": "rackweave.calibration/1", **factors}))
     found = layout(run_action, **sizes, calibration=str(file))["layout"]["prediction"]
     assert found["step_time_s"] == pytest.approx(1.5 * plain["step_time_s"], rel=1e-3)
-    assert not layout(run_action, **sizes, calibration=str(tmp_path / "none")).get("failed")
+    assert "No such file" in layout(run_action, **sizes, calibration=str(tmp_path / "none"))["msg"]
     file.write_text("{")
     assert "is not JSON" in layout(run_action, **sizes, calibration=str(file))["msg"]
 
