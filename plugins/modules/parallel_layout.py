@@ -104,7 +104,7 @@ options:
     type: str
     default: run
   calibration:
-    description: File of factors that C(rackweave calibrate) stored; used where it exists.
+    description: File of factors that C(rackweave calibrate) stored; none plans without.
     type: path
 author:
   - Rackweave contributors
