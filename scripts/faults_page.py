@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.faults.injector import FAULTS  # noqa: E402
+
 RESULTS = ROOT / ".state" / "lab" / "faults" / "results.json"
 
 HEAD = """\
@@ -16,7 +21,7 @@ HEAD = """\
 
 Measured on the lab: real Slurm, the real trainer, 8 ranks on two nodes that are containers of one machine with 2 cores;
 tensor, pipeline and data parallelism of 2 each, over gloo. `make test-faults` runs every fault three times
-(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json` beside it; one of each family is in `make test`.
+(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json`; death and hang of a rank are part of `make test` too.
 
 The injector (`tests/faults/injector.py`) is a process of its own that draws target and moment from a seed. Its record
 is read only after the verdict is there. Times to the name count from the fault, for a stopped rank from the last step,
@@ -59,7 +64,9 @@ def page(results: list[dict[str, Any]]) -> str:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for run in results:
         kinds.setdefault(run["fault"], []).append(run)
-    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + TAIL
+    missing = [fault for fault in FAULTS if fault not in kinds]
+    never = f"\nNot run in the lab yet: {', '.join(missing)}.\n" if missing else ""
+    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + never + TAIL
 
 
 def main() -> None:

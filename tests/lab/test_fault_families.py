@@ -1,6 +1,6 @@
 """Faults of further families on one running job: what must pass unnoticed, what is said while it runs, what ends it.
 
-Death and hang of a rank are in test_site.py; every fault, several times each, is `make test-faults`.
+Part of `make test-faults`; death and hang of a rank, in test_site.py, are part of `make test`.
 """
 
 import json
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fault_run import FaultRun, Watch
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.faults, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
