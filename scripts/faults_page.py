@@ -21,7 +21,7 @@ HEAD = """\
 
 Measured on the lab: real Slurm, the real trainer, 8 ranks on two nodes that are containers of one machine with 2 cores;
 tensor, pipeline and data parallelism of 2 each, over gloo. `make test-faults` runs every fault three times
-(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json`; death and hang of a rank are part of `make test` too.
+(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json`; death and hang of a rank are part of `make test`.
 
 The injector (`tests/faults/injector.py`) is a process of its own that draws target and moment from a seed. Its record
 is read only after the verdict is there. Times to the name count from the fault, for a stopped rank from the last step,
