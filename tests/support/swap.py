@@ -58,6 +58,11 @@ def recreate(lab: Lab, host: str, interface: str = "") -> str:
         arguments = _with_interface(arguments, interface)
     lab.podman("rm", "--force", "--time", "2", name)
     lab.podman(*arguments)
+    # A machine announces its card when it boots; a container does not, and its neighbours would send to the old one.
+    flush = ["ip", "neigh", "flush", "to", lab.addresses[host]]
+    subprocess.run(flush, check=True)
+    for other in ("ctl", "gpu01"):
+        lab.podman("exec", lab.container(other), *flush)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
