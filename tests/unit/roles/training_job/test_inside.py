@@ -152,7 +152,8 @@ def test_a_cancelled_docker_job_leaves_no_container_and_no_rank(ready):
     process.communicate(timeout=90)
     assert not list(ready.run_dir.glob("stub.log.*.containers/rackweave-77"))
     assert ready.survivors() == []
-    assert ready.json("logs/node-a/exit.json")["terminated"] is True
+    ended = ready.json("logs/node-a/exit.json")
+    assert ended["terminated"] is True, json.dumps(ended)
 
 
 @pytest.mark.parametrize(("status", "code"), [("125", 76), ("127", 64), ("137", 75)])
