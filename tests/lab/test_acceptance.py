@@ -66,7 +66,7 @@ def report_of(path):
     return json.loads(path.read_text())["acceptance"]
 
 
-def tests_of(report, host):
+def rows_of(report, host):
     return {test["name"]: test for test in report["hosts"][host]["tests"]}
 
 
@@ -82,7 +82,7 @@ def test_every_test_has_a_verdict_and_the_figures_are_there(measured):
     report = report_of(measured)
     assert report["verdict"] == "pass"
     for host in ("gpu01", "gpu02"):
-        tests = tests_of(report, host)
+        tests = rows_of(report, host)
         assert {"storage-write", "storage-read", "allreduce-node", "cpu-work", "round-trip"} <= tests.keys()
         for name in ("storage-write", "storage-read", "allreduce-node", "cpu-work", "round-trip"):
             assert tests[name]["value"] > 0
@@ -110,11 +110,11 @@ def test_a_node_slowed_on_purpose_fails_with_its_name(lab, measured, cpu_quota, 
     failed = {
         (host, name)
         for host in report["hosts"]
-        for name, test in tests_of(report, host).items()
+        for name, test in rows_of(report, host).items()
         if test["verdict"] == "fail"
     }
     assert (SLOWED_CPU, "cpu-work") in failed
-    assert "there is no Python at /mnt/shared/none" in tests_of(report, SLOWED_CPU)["allreduce-node"]["reason"]
+    assert "there is no Python at /mnt/shared/none" in rows_of(report, SLOWED_CPU)["allreduce-node"]["reason"]
     assert (SLOWED_NETWORK, "round-trip") in failed
     assert (SLOWED_NETWORK, "cpu-work") not in failed
     assert (SLOWED_CPU, "round-trip") not in failed
