@@ -12,7 +12,7 @@ from .collect_pci import GPU_CLASSES, NVIDIA_VENDOR, functions_of_class, pci_fun
 from .kernel import gpu_information
 from .node import Gpu
 from .nvidia_smi import GpuReading, normal_bdf, parse_nvidia_smi_xml
-from .order import natural_key
+from .order import bdf_key, natural_key
 from .system import System
 
 PROC = "/proc/driver/nvidia/gpus"
@@ -81,7 +81,7 @@ def _by_sysfs(system: System, warnings: list[str]) -> GpuFinding | None:
             warnings.append(f"{len(rows)} NVIDIA GPU(s) on the bus, but no driver is loaded: UUIDs unknown")
     if not rows:
         return None
-    ordered = sorted(rows, key=lambda gpu: natural_key(gpu.bdf or ""))
+    ordered = sorted(rows, key=lambda gpu: bdf_key(gpu.bdf or ""))
     return GpuFinding("sysfs", tuple(replace(gpu, index=index) for index, gpu in enumerate(ordered)))
 
 

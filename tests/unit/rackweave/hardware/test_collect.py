@@ -103,6 +103,18 @@ def test_where_both_fail_sysfs_is_read(tree):
     assert any("exit status 18" in warning for warning in document.collection.warnings)
 
 
+def test_gpus_of_sysfs_are_numbered_by_hexadecimal_bus(tmp_path):
+    for bus in ("5b", "0f", "9", "44", "2d", "c3"):
+        place = tmp_path / f"proc/driver/nvidia/gpus/0000:{bus:>02}:00.0"
+        place.mkdir(parents=True)
+        (place / "information").write_text(f"Model: x\nGPU UUID: GPU-00000000-0000-4000-8000-0000000000{bus:>02}\n")
+
+    gpus = collect(tmp_path).gpus
+
+    assert [gpu.bdf[5:7] for gpu in gpus] == ["09", "0f", "2d", "44", "5b", "c3"]
+    assert [gpu.index for gpu in gpus] == list(range(6))
+
+
 def test_gpus_without_a_driver_are_seen_on_the_bus_with_unknown_uuid(tree):
     import shutil
 
