@@ -60,9 +60,10 @@ DEVIATIONS = (
         ),
     ),
     Deviation(
-        "unit of munge changed on disk only", "gpu01",
-        f"mkdir -p {UNITS}/munge.service.d && printf '[Service]\\nNice=5\\n' > {UNITS}/munge.service.d/planted.conf",
-        f"rm -r {UNITS}/munge.service.d && systemctl daemon-reload",
+        # In a directory that systemd knows: it remembers which ones there were when it last read its units.
+        "unit of slurmd changed on disk only", "gpu01",
+        f"printf '[Service]\\nNice=5\\n' > {UNITS}/slurmd.service.d/planted.conf",
+        f"rm {UNITS}/slurmd.service.d/planted.conf && systemctl daemon-reload",
         (("test_the_units_in_force_are_those_on_disk", "gpu01", ""),),
     ),
     Deviation(
