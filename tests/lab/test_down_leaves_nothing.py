@@ -65,6 +65,7 @@ def inventory(tmp_path):
     return str(directory)
 
 
+@pytest.mark.long
 def test_a_lab_is_idempotent_and_leaves_the_machine_as_it_found_it(inventory, tmp_path):
     play("playbooks/lab_down.yml", inventory=inventory)
     before = machine()

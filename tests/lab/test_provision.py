@@ -83,6 +83,7 @@ def test_a_host_without_document_is_named_instead_of_written_partially(lab):
     assert lab.ssh("ctl", SLURM_FILES) == files
 
 
+@pytest.mark.long
 def test_a_foreign_slurm_conf_is_not_overwritten_without_consent(lab):
     before = lab.ssh("ctl", "cat /etc/slurm/slurm.conf")
     lab.ssh("ctl", "sed -i 1d /etc/slurm/slurm.conf")

@@ -13,7 +13,7 @@ from rackweave.provision.inventory import expand_hosts
 
 from tests.support.lab import STATE, play
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(1200)]
 NODES = ("gpu01", "gpu02")
 RUN = "pins-test"
 JOB = {
