@@ -109,18 +109,23 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         own_time=OwnTime(mesh.device),
         exporters=exporters,
     )
-    if first_step == 0 and job.train.evaluation.interval:
-        evaluate(parts, 0)
-    _enter(reporting, "forward", first_step)
-    try:
-        done = run_training(parts, first_step)
-    finally:
-        checkpoints.close()
-        for exporter in exporters:
-            exporter.close()
+    done = _train(parts, reporting, first_step)
     reporting.marker.set("end", done)
     close_mesh()
     return done
+
+
+def _train(parts: LoopParts, reporting: Reporting, first_step: int) -> int:
+    """Train from a step to the end of the job; return the steps done."""
+    if first_step == 0 and parts.job.train.evaluation.interval:
+        evaluate(parts, 0)
+    _enter(reporting, "forward", first_step)
+    try:
+        return run_training(parts, first_step)
+    finally:
+        parts.checkpoints.close()
+        for exporter in parts.exporters:
+            exporter.close()
 
 
 def agree(mesh: Mesh, check: Callable[[], T]) -> T:
