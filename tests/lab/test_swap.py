@@ -165,8 +165,10 @@ def test_killed_at_ten_random_points_it_ends_the_same_each_time(lab, swapped, tm
 
 
 def test_without_a_limit_or_with_too_many_nodes_nothing_is_touched(lab):
+    shown = "sinfo --noheader --Node --format='%N %T %E'"
+    before = lab.ssh("ctl", shown)
     without = play("playbooks/rebuild.yml", expect=2)
     assert "run it with --limit NODE; nothing was changed" in without.output
     many = play("playbooks/rebuild.yml", "--limit", "gpu01,gpu02", expect=2)
     assert "--limit names 2 nodes (gpu[01-02]), and rebuild_max_nodes allows 1" in many.output
-    assert "drain" not in lab.ssh("ctl", "sinfo --noheader --format=%T")
+    assert lab.ssh("ctl", shown) == before
