@@ -363,10 +363,10 @@ def command_close(code: int, srun_code: int | None, requeued: bool, reason: str)
     return DONE
 
 
-def refuse(refusal: Refusal) -> int:
+def refuse(refusal: Refusal, terminated: bool = False) -> int:
     """Say why this node does not start, leave it where the watcher finds it, and return the status."""
     say(f"refused: {refusal}")
-    write_exit(refusal.code, str(refusal), None, False, [])
+    write_exit(refusal.code, str(refusal), None, terminated, [])
     return refusal.code
 
 
@@ -377,9 +377,10 @@ def main() -> int:
     parser.add_argument("--srun-code", type=int)
     parser.add_argument("--requeue", choices=["yes", "no"], default="no")
     parser.add_argument("--reason", default="")
+    parser.add_argument("--terminated", action="store_true")
     arguments = parser.parse_args()
     if arguments.command == "refuse":
-        return refuse(Refusal(arguments.reason, arguments.code or STOP))
+        return refuse(Refusal(arguments.reason, arguments.code or STOP), arguments.terminated)
     if arguments.command in ("sweep", "image"):
         return command_sweep() if arguments.command == "sweep" else command_image()
     if arguments.command == "verdict":

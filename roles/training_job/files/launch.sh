@@ -84,7 +84,7 @@ if [ ! -e "$log_dir/exit.json" ]; then
     125) code=76 ;;            # the container engine of this node
     *) code=75 ;;
   esac
-  python3 "$tool" refuse --code "$code" --reason \
+  python3 "$tool" refuse --code "$code" ${runtime_cancelled:+--terminated} --reason \
     "the $RACKWEAVE_RUNTIME container ended with status $status before its supervisor did: $(tail -n 1 "$log_dir/launch.log")"
   exit "$code"
 fi

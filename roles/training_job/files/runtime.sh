@@ -73,7 +73,7 @@ runtime_exec_docker() {
   runtime_record || return 64
   runtime_sweep
   # Not `exec`: a cancelled launcher must still be there to remove the container, which is no child of ours.
-  trap 'trap "" TERM INT HUP; "$runtime_docker" stop -t "${RACKWEAVE_STOP_S:-20}" "$runtime_name" >/dev/null 2>&1; runtime_sweep' TERM INT HUP
+  trap 'runtime_cancelled=yes; trap "" TERM INT HUP; "$runtime_docker" stop -t "${RACKWEAVE_STOP_S:-20}" "$runtime_name" >/dev/null 2>&1; runtime_sweep' TERM INT HUP
   "$runtime_docker" run --name "$runtime_name" --label "rackweave.job=${SLURM_JOB_ID:-none}" \
     --user "$(id -u):$(id -g)" "${RACKWEAVE_RUNTIME_OPTIONS[@]}" "${words[@]}" --env HOME=/tmp --workdir /workspace \
     "$RACKWEAVE_IMAGE" bash "$runtime_directory/runtime.sh" inside "$@" &

@@ -139,7 +139,9 @@ def test_a_value_of_the_image_is_replaced_or_named_with_its_origin(ready, kind):
     assert "NCCL_NVLS_ENABLE=0 comes from the image" in output
 
 
-def test_a_cancelled_docker_job_leaves_no_container_and_no_rank(ready):
+@pytest.mark.parametrize("grace_s", ["20", "0"])
+def test_a_cancelled_docker_job_leaves_no_container_and_no_rank(ready, grace_s):
+    ready.env["RACKWEAVE_STOP_S"] = grace_s  # with none, the supervisor is gone before it wrote anything
     ready.env["STUB_RANKS"] = json.dumps({str(rank): "hang" for rank in range(4)})
     process = inside(ready, "docker").start()
     deadline = time.monotonic() + 60
