@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.lab import play
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
 VERIFY = ("playbooks/verify.yml",)
 SLOWED_CPU, SLOWED_NETWORK = "gpu02", "gpu01"
 QUOTA_US, PERIOD_US = 20_000, 100_000

@@ -16,7 +16,7 @@ from tests.support.deviations import DEVIATIONS, KEPT, ROOT, RUN
 from tests.support.lab import ROOT as CHECKOUT
 from tests.support.lab import STATE
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 HARDWARE_NODE = "gpu02"
 STAGING = STATE / "shared/.deviations"
 PORTS = [f"0000:{bus}:00.0" for bus in ("0c", "2a", "41", "58", "86", "a5", "bd", "d5")]
