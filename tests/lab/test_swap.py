@@ -154,6 +154,9 @@ def test_killed_at_ten_random_points_it_ends_the_same_each_time(lab, swapped, tm
     began = time.monotonic()
     rebuild(*variables(**OVERLAY, rebuild_host_keys={NODE: swapped["host_key"]}))
     whole = time.monotonic() - began
+    # The job that waited runs now, and every further rebuild would wait for its end.
+    lab.ssh("ctl", f"scancel {swapped['job']}")
+    wait_for(lambda: node_state(lab), "idle")
     wanted = without_volatile(end_state(lab, NODE, [DOCUMENT, f".state/lab/plan/{RUN}/nccl/{NODE}.conf"]))
     points = random.Random(KILLS_SEED)
     KILLS.unlink(missing_ok=True)
