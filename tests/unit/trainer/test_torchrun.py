@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -40,4 +41,6 @@ def test_a_refused_job_says_one_sentence_once(corpus: Path, tmp_path: Path) -> N
     done = torchrun(attempt, 2)
     assert done.returncode != 0
     assert done.stderr.count("train.json does not exist") == 1
-    assert list((attempt / "result").glob("*.json"))  # torchrun may end one rank before it has written its own
+    # torchrun may end one rank before it has written its own; each that is there says "stop".
+    codes = [json.loads(path.read_text())["code"] for path in (attempt / "result").glob("*.json")]
+    assert set(codes) == {64}
