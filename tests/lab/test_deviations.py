@@ -80,6 +80,8 @@ def hardware(lab):
 def planned(lab):
     """Let the controller have planned a run that was launched."""
     plan, launched = STATE / f"plan/{RUN}", STATE / f"shared/runs/{RUN}"
+    # As launch.yml makes it: of the training user. A directory of root's would be a deviation of its own.
+    lab.ssh("ctl", "install --directory --owner=hpc /mnt/shared/runs")
     for directory in (plan, launched / "plan"):
         (directory / "nccl").mkdir(parents=True)
         (directory / "plan.json").write_text("{}")

@@ -69,7 +69,7 @@ def swapped(lab):
     play("playbooks/plan.yml", *variables(**OVERLAY))
     shared = STATE / "shared/runs" / RUN / "plan"
     shutil.copytree(STATE / "plan" / RUN, shared, dirs_exist_ok=True)
-    lab.ssh("ctl", f"chown -R hpc /mnt/shared/runs/{RUN}")
+    lab.ssh("ctl", f"chown hpc /mnt/shared/runs && chown -R hpc /mnt/shared/runs/{RUN}")
     # As the watcher leaves it: out of service for a reason, with the job waiting for it.
     lab.ssh("ctl", f"scontrol update nodename={NODE} state=drain reason='{WATCHER}'")
     write_tree(NODE, serial="new", nic="mlx5_9")
