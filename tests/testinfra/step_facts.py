@@ -18,7 +18,9 @@ def limit(kind):
 
 
 def shared_write(directory):
-    """Return why the shared directory cannot be written here; empty if it can."""
+    """Return why the directory of runs cannot be written here, "" if it can; None before the first launch makes it."""
+    if not (Path(directory) / "runs").exists():
+        return None
     path = Path(directory) / "runs" / f".rackweave-verify-{socket.gethostname()}-{os.getpid()}"
     try:
         path.write_text(socket.gethostname())

@@ -47,4 +47,6 @@ def test_the_trainers_packages_are_those_pinned(step, requirements):
 
 def test_a_step_writes_to_the_shared_directory(step, entry):
     assert step["user"] == entry["train_user"]
+    if step["shared_write"] is None:
+        pytest.skip("no run was launched yet, so there is no directory of runs")
     assert step["shared_write"] == ""
