@@ -67,6 +67,13 @@ DEVIATIONS = (
         (("test_the_units_in_force_are_those_on_disk", "gpu01", ""),),
     ),
     Deviation(
+        # In a directory that was not there when systemd last read its units, which it does not report as changed.
+        "unit of munge changed on disk only", "ctl",
+        f"mkdir -p {UNITS}/munge.service.d && printf '[Service]\\nNice=5\\n' > {UNITS}/munge.service.d/planted.conf",
+        f"rm -r {UNITS}/munge.service.d && systemctl daemon-reload",
+        (("test_the_units_in_force_are_those_on_disk", "ctl", ""),),
+    ),
+    Deviation(
         "slurmd not started at boot", "gpu01",
         f"mv {UNITS}/multi-user.target.wants/slurmd.service {KEPT}/wants",
         f"mv {KEPT}/wants {UNITS}/multi-user.target.wants/slurmd.service",
