@@ -25,6 +25,7 @@ from ..module_utils.rackweave.watch.collect import (
     command,
     job_processes,
     needs_pid,
+    rank_processes,
     stopped_processes,
     traffic,
 )
@@ -46,7 +47,9 @@ options:
   job: {description: "Slurm job id; empty leaves Slurm's view out.", type: str, default: ""}
   since: {description: "Begin of the job, as C(journalctl --since) takes it.", type: str, default: "-2h"}
   processes:
-    description: "Process ids of the job's ranks; found by their command where left out."
+    description:
+      - Process ids of the job's ranks; where left out they are found by the environment that torchrun and Slurm gave
+        them, or else by their command.
     type: list
     elements: int
     default: []
@@ -260,6 +263,24 @@ def write(dest: Path, texts: dict[str, str], states: dict[str, dict], dumps: lis
     return [*map(str, files), str(base / "collectors.json")]
 
 
+def processes_of(job: str) -> list[int]:
+    """Return the processes of the job's ranks on this node, by their environment; none where no job is given."""
+    environments: dict[int, dict[str, str]] = {}
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc") if job else ():
+        try:
+            raw = Path(f"/proc/{entry}/environ").read_bytes() if entry.isdigit() else b""
+            status = Path(f"/proc/{entry}/stat").read_text() if raw else ""
+        except OSError:  # gone, or not ours to read
+            continue
+        if status:
+            pairs = (item.partition(b"=") for item in raw.split(b"\0"))
+            environments[int(entry)] = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+                                        for key, _, value in pairs}  # fmt: skip
+            parents[int(entry)] = int(status[status.rindex(")") + 2 :].split()[1])
+    return rank_processes(environments, parents, job)
+
+
 def collect_all(params: dict, pids: list[int]) -> tuple[dict[str, dict], dict[str, str]]:
     """Run the chosen collectors; return the state and the output of each."""
     states: dict[str, dict] = {}
@@ -285,7 +306,7 @@ def main() -> None:
         module.fail_json(msg=f"only: no collector is named {', '.join(unknown)}; known are {', '.join(known)}")
     os.environ["PATH"] = os.pathsep.join([*params["search_path"], os.environ.get("PATH", "/usr/sbin:/usr/bin")])
     listing = run_limited(["ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args"], 5.0, 1 << 22)[1]
-    pids = params["processes"] or job_processes(listing)
+    pids = params["processes"] or processes_of(params["job"]) or job_processes(listing)
     states, texts = collect_all(params, pids)
     dumps = sorted(glob.glob(params["dumps"])) if params["dumps"] else []
     states["dumps"] = {"state": "ok" if dumps else "absent", "seconds": 0.0, "detail": f"{len(dumps)} dumps"}

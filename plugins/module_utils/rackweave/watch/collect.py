@@ -38,7 +38,14 @@ COLLECTORS = (
     Collector(
         "ncclras", ("ncclras", "-v"), 10.0, "NCCL's own view of ranks (2.24 and later): lagging, incomplete, dead"
     ),
-    Collector("stacks", ("py-spy", "dump", "--pid", "{pid}"), 8.0, "Python stack of each process of the job"),
+    # Without --nonblocking it would pause each process while it reads: what hangs stands still anyway, and a rank that
+    # does not hang is not to be touched.
+    Collector(
+        "stacks",
+        ("py-spy", "dump", "--nonblocking", "--pid", "{pid}"),
+        20.0,
+        "Python stack of each process of the job; some tenths of a second for each",
+    ),
     Collector(
         "processes",
         ("ps", "-eo", "pid,ppid,stat,wchan:32,etimes,rss,args:200", "--sort=pid"),
@@ -109,6 +116,27 @@ def job_processes(
         if "python" in text and any(mark in text for mark in marks) and not launcher:
             found.append(int(columns[0]))
     return found
+
+
+def rank_processes(environments: Mapping[int, Mapping[str, str]], parents: Mapping[int, int], job: str) -> list[int]:
+    """Process ids of a job's ranks, whatever program they run, by what torchrun and Slurm gave them.
+
+    Args:
+        environments: environment by process id.
+        parents: parent by process id; a child of a rank inherits RANK, the rank itself has a launcher above it.
+        job: Slurm's number of the job.
+    """
+    ranks = {
+        pid
+        for pid, environment in environments.items()
+        if environment.get("RANK", "").isdigit() and _belongs(environment, job)
+    }
+    return sorted(pid for pid in ranks if parents.get(pid) not in ranks)
+
+
+def _belongs(environment: Mapping[str, str], job: str) -> bool:
+    attempt = environment.get("RACKWEAVE_ATTEMPT", "").rsplit("/", 1)[-1]
+    return job in (environment.get("SLURM_JOB_ID"), attempt.partition(".")[0])
 
 
 def stopped_processes(listing: str) -> dict[int, str]:
