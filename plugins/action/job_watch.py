@@ -17,6 +17,7 @@ from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.report.run_page import RunReport, render_run_page
 from ..module_utils.rackweave.run.schema import write_json
 from ..module_utils.rackweave.run.status_file import make_status
+from ..module_utils.rackweave.watch.alive import SILENT_S
 from ..module_utils.rackweave.watch.failing import Wanted
 from ..module_utils.rackweave.watch.session import Session, WatchError, WatchSettings, World
 
@@ -31,6 +32,7 @@ ARGUMENT_SPEC = {
     "line_interval_s": {"type": "float", "default": 5.0},
     "status_interval_s": {"type": "float", "default": 30.0},
     "hang_grace_s": {"type": "float", "default": 30.0},
+    "silent_s": {"type": "float", "default": SILENT_S},
     "unreachable_s": {"type": "float", "default": 600.0},
     "until": {"type": "str", "choices": ["job", "attempt"], "default": "job"},
     "collect_hosts": {"type": "int", "default": 0},
@@ -53,7 +55,8 @@ class ActionModule(ActionBase):
             return {**result, "skipped": True, "msg": "nothing is watched in check mode"}
         self._args, self._task_vars = args, task_vars
         self._run_dir = f"{args['shared_dir'].rstrip('/')}/runs/{args['run']}"
-        names = ("run", "stop_ok", "job_id", "poll_interval_s", "line_interval_s", "status_interval_s", "hang_grace_s")
+        names = ("run", "stop_ok", "job_id", "poll_interval_s", "line_interval_s", "status_interval_s", "hang_grace_s",
+                 "silent_s")  # fmt: skip
         collecting = {"collect_hosts": args["collect_hosts"], "collected": tuple(args["collected"])}
         collecting["silent_hosts"] = args["silent_hosts"]
         collecting["until_attempt"] = args["until"] == "attempt"

@@ -20,6 +20,12 @@ options:
   line_interval_s: {description: Least seconds between two progress lines., type: float, default: 5.0}
   status_interval_s: {description: Seconds between updates of C(status.json)., type: float, default: 30.0}
   hang_grace_s: {description: Seconds that a hung job is left to its own time-outs., type: float, default: 30.0}
+  silent_s:
+    description:
+      - Seconds without a sign of life after which a node is named, while the other nodes go on writing theirs (one each
+        3 s). If all are late at once, it is the shared file system and no node is named. 0 switches it off.
+    type: float
+    default: 18.0
   collect_hosts:
     description:
       - Of at most so many nodes evidence is wanted when the job hangs or fails. The task then returns C(wanted), before

@@ -57,6 +57,7 @@ offset: {description: Bytes known after this look., returned: success, type: int
 more: {description: Whether more is there already., returned: success, type: bool}
 rank_results: {description: Result file of each rank., returned: success, type: dict}
 phases: {description: Phase file of each rank., returned: success, type: dict}
+beats: {description: "Newest sign of life of each node's launcher, by host.", returned: success, type: dict}
 exits: {description: How each node's launcher ended, by host., returned: success, type: dict}
 documents:
   description: Texts of C(plan.json) and C(train.json), the validation set's C(data.json), start of the attempt.
@@ -158,6 +159,7 @@ def read_attempt(directory: Path, params: dict) -> dict:
         **found,
         "rank_results": read_objects(directory / "result") if params["ranks"] else {},
         "phases": read_objects(directory / "phase") if params["ranks"] else {},
+        "beats": read_objects(directory / "alive"),
         "exits": {host: value for host, value in exits.items() if value is not None},
         "end": read_object(directory / "end.json"),
     }

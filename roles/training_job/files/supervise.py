@@ -6,6 +6,7 @@ process of the attempt behind, and maps the results of its ranks to one status.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 from launch import (
@@ -42,6 +44,7 @@ from launch import (
     sweep,
     worst,
     write_exit,
+    write_json,
 )
 
 POLL_S = 0.1  # short, so that of several ranks the first to go is seen going first
@@ -51,6 +54,7 @@ RESUMED_S = 30.0  # and forgotten after running for this long
 LONELY_S = 60.0  # torchrun without a living rank for this long is stuck: its own clean-up takes up to 30 s
 PEER_WAIT_S = 8.0  # after a failure: how long the other nodes may take to write down what they saw
 TERM_GRACE_S = 15.0  # Slurm kills 30 s after its SIGTERM
+BEAT_S = 3.0  # seconds between two signs of life
 STEP_PHASES = ("forward", "backward", "optimizer_step")
 SLOW_PHASE_FACTOR = 10  # loading, saving and compiling may take that much longer than a step
 
@@ -252,6 +256,35 @@ def check_port() -> None:
             raise Refusal(f"the rendezvous port {number} is taken on {own_host()} ({error.strerror})", RETRY) from error
 
 
+class Beat(threading.Thread):
+    """Writes a sign of life of this node, so that a node which vanishes without a word is missed within seconds.
+
+    A thread of its own: a shared file system that does not answer holds up this file, and nothing that matters more.
+    What counts is that the number goes up; nobody compares the clocks of two nodes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.told = False
+
+    def run(self) -> None:
+        for count in itertools.count(1):
+            try:
+                write_json(attempt_dir() / "alive" / f"{own_host()}.json", self.document(count))
+            except OSError as error:  # a full disk is no reason to end a node; it says so once
+                self.tell(error)
+            time.sleep(BEAT_S)
+
+    def tell(self, error: OSError) -> None:
+        if not self.told:
+            say(f"the sign of life of this node cannot be written: {error}")
+        self.told = True
+
+    @staticmethod
+    def document(count: int) -> dict:
+        return {"schema": "rackweave.alive/1", "host": own_host(), "count": count, "every_s": BEAT_S, "time": now()}
+
+
 class Supervisor:
     """Runs torchrun to its end, whatever the end is."""
 
@@ -273,6 +306,7 @@ class Supervisor:
         words = torchrun_words()
         env = os.environ
         keep_own_variables()
+        Beat().start()
         place = f"node rank {env['RACKWEAVE_NODE_RANK']} of {env['RACKWEAVE_NNODES']}, {env['RACKWEAVE_NPROC']} ranks"
         master = f"{env['RACKWEAVE_MASTER_ADDR']}:{env['RACKWEAVE_MASTER_PORT']}"
         say(f"{place}, master {master}: {shlex.join(words[words.index('rank') + 1 :])}")

@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(?:^|/)(?P<kind>result|phase|placement)/(?P<rank>\d+)\.
 # Files of an attempt that are inputs or answers, not evidence.
 _SKIP = re.compile(
     r"(?:^|/)(?:plan\.json|train\.json|ds_config\.json|job\.sbatch|launch\.sh|verdict\.json|status\.json|report\.html)$"
-    r"|(?:^|/)(?:nccl|checkpoints|\.git)/|\.(?:pt|distcp|safetensors|bin|idx|npy|png|svg|html|py|pyc|so)$"
+    r"|(?:^|/)(?:nccl|alive|checkpoints|\.git)/|\.(?:pt|distcp|safetensors|bin|idx|npy|png|svg|html|py|pyc|so)$"
 )
 
 

@@ -18,6 +18,7 @@ from ..run.follow import Follower
 from ..run.outcome import NOBODY, Blame, JobEnd, blame, judge_end, requeued_end
 from ..run.plan_file import RunPlan, parse_plan
 from ..run.progress import Progress
+from .alive import SILENT_S, Alive
 from .attempt_verdict import attempt_sources, verdict_document
 from .failing import Wanted, evidence_hosts, hang_blame, is_failing, named
 from .follow_health import Health
@@ -53,7 +54,7 @@ class WatchSettings:
 
     ``collect_hosts``: of at most so many nodes evidence is wanted, once for each attempt; ``collected``: attempts of
     which there is some; ``silent_hosts``: nodes that gave none, and why. With ``until_attempt`` the watch returns after
-    an attempt that the job itself follows by another one.
+    an attempt that the job itself follows by another one. ``silent_s``: see ``alive``.
     """
 
     run: str
@@ -68,6 +69,7 @@ class WatchSettings:
     collected: tuple[str, ...] = ()
     silent_hosts: Mapping[str, str] = field(default_factory=dict)
     until_attempt: bool = False
+    silent_s: float = SILENT_S
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Session:
         self.hang: ProgressFinding | None = None
         self.hang_at = 0.0
         self.suspect: Blame | None = None
+        self.alive = Alive(settings.silent_s)
+        self.silent: Blame | None = None
         self.stopped_for: Blame | None = None
         self.saved_logs: Mapping[str, str] = {}
         self.started = ""
@@ -173,6 +177,7 @@ class Session:
             self._begin_attempt(look)
         for line in lines:
             self._say(line)
+        self._watch_silence(look)
         self._watch_failure(look)
         self._watch_health(look)
 
@@ -192,6 +197,23 @@ class Session:
         again = self.follower.attempt in self.settings.collected
         self.health = Health(self.started, _predicted_step_s(self.plan), hung_before=again)
         self.hang, self.suspect, self._failing_at = None, None, None
+        self.alive, self.silent = Alive(self.settings.silent_s), None
+
+    def _watch_silence(self, look: Mapping[str, Any]) -> None:
+        """Name a node that vanished without a word; its peers, and Slurm, wait for it much longer."""
+        if self.plan is None or self.follower.state != "RUNNING" or self.stopped_for is not None:
+            return
+        clock = self.world.clock()
+        self.alive.take(look.get("beats", {}), look["exits"], clock)
+        if words := self.alive.slow_storage(clock):
+            self._say(words)
+        found = self.alive.silent(clock)
+        if found is None and self.silent is not None:
+            self._say(f"{', '.join(self.silent.hosts)} gives signs of life again")
+            self._named.discard(self.silent.culprit)
+        self.silent = found
+        if found is not None:
+            self._name(found)
 
     def _watch_failure(self, look: Mapping[str, Any]) -> None:
         """Name who began a failure as soon as that is sure, while the job still winds down, and ask for evidence."""
@@ -203,6 +225,7 @@ class Session:
         if not hosts <= set(look["exits"]) and clock - self._failing_at < PEERS_WRITE_S and not self.follower.over:
             return
         found = self._blame(look if look["rank_results"] else self._look(ranks=True))
+        found = self.silent if self.silent is not None and found.kind in ("none", "hung", "lost") else found
         self._name(found)
         self._want(found, "the job fails")
 
@@ -304,6 +327,7 @@ class Session:
         self.suspect = (
             standing_still(self.saved_logs, look["phases"])
             or unreachable(self.saved_logs, self.settings.silent_hosts)
+            or self.silent
             or found
         )
         self._name(self.suspect)
