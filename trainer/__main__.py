@@ -83,11 +83,11 @@ class _Ending:
     parachute: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, PARACHUTE_BYTES, mmap.MAP_PRIVATE))
     """Private memory that nobody touches, so it costs nothing until it is given up."""
 
-    def write(self, end: Exit, reason: str) -> None:
+    def write(self, end: Exit, reason: str, blames: tuple[int, ...] = ()) -> None:
         """Write the result, and the event that closes the log."""
         phase, step = self.marker.phase, self.marker.step
         rank, host = self.environment.rank, self.environment.host
-        write_result(self.job.attempt, Result(rank, host, end, reason, phase, step))
+        write_result(self.job.attempt, Result(rank, host, end, reason, phase, step, blames))
         self.events.write("end", exit=end.label, code=end.value, reason=reason, step=step)
 
     def explain(self, error: BaseException, end: Exit) -> str:
@@ -119,7 +119,7 @@ def _recorded(run: Callable[[], int], ending: _Ending) -> int:
     except BaseException as error:
         end = classify(error)
         sentence = ending.explain(error, end)
-        ending.write(end, sentence)
+        ending.write(end, sentence, error.blames if isinstance(error, StopError) else ())
         if ending.environment.rank == 0 or not isinstance(error, TrainerError):
             LOG.error("%s: %s", end.label, sentence)
         if not isinstance(error, TrainerError):

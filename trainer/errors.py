@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rackweave.errors import RackweaveError
 
 
@@ -10,7 +12,14 @@ class TrainerError(RackweaveError):
 
 
 class StopError(TrainerError):
-    """Starting again cannot help: configuration, data or application error (exit code 64)."""
+    """Starting again cannot help: configuration, data or application error (exit code 64).
+
+    ``blames``: ranks that are known to have begun it, where the ranks found that out together.
+    """
+
+    def __init__(self, sentence: str, blames: Sequence[int] = ()) -> None:
+        super().__init__(sentence)
+        self.blames = tuple(blames)
 
 
 class RetryError(TrainerError):

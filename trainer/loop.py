@@ -19,6 +19,7 @@ from .exporters import Exporter
 from .flops import model_flops_per_token
 from .guard import Action, Judgement, LossGuard
 from .mesh import Mesh
+from .nonfinite import ranks_with_damaged_weights
 from .requests import ExitRequests
 from .schedule import Schedule
 from .telemetry import EventLog, PhaseMarker
@@ -112,11 +113,16 @@ def _one_step(parts: LoopParts, step: int) -> tuple[_Facts, Judgement]:
 
 
 def _tell(parts: LoopParts, step: int, judgement: Judgement) -> None:
+    """Say what the guard made of a step, and which ranks' weights are the cause, where they are; maybe stop."""
     if judgement.action is Action.APPLY:
         return
-    parts.events.write("guard", step=step, action=judgement.action.value, reason=judgement.reason)
+    ranks = ranks_with_damaged_weights(parts.schedule.stages, parts.mesh.device)
+    reason = judgement.reason
+    if ranks:
+        reason += f"; of all ranks only {', '.join(map(str, ranks))} held weights that are no numbers"
+    parts.events.write("guard", step=step, action=judgement.action.value, reason=reason)
     if judgement.action is Action.STOP:
-        raise StopError(judgement.reason)
+        raise StopError(reason, ranks)
 
 
 def _roll_back(parts: LoopParts, step: int, judgement: Judgement) -> int:

@@ -41,10 +41,13 @@ class Result:
     reason: str
     phase: str | None
     step: int | None
+    blames: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
         values = asdict(self)
+        if not self.blames:
+            del values["blames"]
         return {"schema": RESULT_SCHEMA, **values, "exit": self.exit.label, "code": self.exit.value}
 
 

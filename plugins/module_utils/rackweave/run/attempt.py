@@ -60,7 +60,9 @@ _RESULT = Record(
         "reason": Nullable(Text()),
         "phase": Nullable(Text()),
         "step": Nullable(Whole()),
-    }
+        "blames": ListOf(Whole()),
+    },
+    optional=("blames",),
 )
 
 _EXIT = Record(
@@ -126,7 +128,7 @@ class AttemptName:
 
 @dataclass(frozen=True)
 class RankResult:
-    """How one rank ended, in its own words."""
+    """How one rank ended, in its own words; ``blames`` are ranks that it knows to have begun it."""
 
     rank: int
     host: str
@@ -135,6 +137,7 @@ class RankResult:
     reason: str | None
     phase: str | None
     step: int | None
+    blames: tuple[int, ...] = ()
 
 
 def parse_attempt_name(name: str) -> AttemptName | None:
@@ -156,6 +159,7 @@ def parse_attempt(text: str, where: str = "attempt.json") -> dict[str, Any]:
 def parse_result(text: str, where: str = "result") -> RankResult:
     """Read ``result/<rank>.json``; DocumentError if it does not follow its schema."""
     document = read_document(text, RESULT_SCHEMA, _RESULT, where)
+    document["blames"] = tuple(document.get("blames", ()))
     return RankResult(**{name: document[name] for name in RankResult.__dataclass_fields__})
 
 

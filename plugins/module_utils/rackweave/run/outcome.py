@@ -141,7 +141,12 @@ def _own_error(host_of: Mapping[int, str], results: Mapping[int, Mapping[str, An
     if not own:
         return None
     reason = next(iter(own.values())).get("reason")
+    blamed = tuple(sorted({rank for item in own.values() for rank in item.get("blames") or () if rank in host_of}))
     lines = tuple(f"result/{rank}.json: {result.get('reason')}" for rank, result in sorted(own.items())[:8])
+    if blamed:
+        return Blame(
+            "error", blamed, _hosts(blamed, host_of), f"{_named(blamed, host_of)} began it: {reason}", lines[:1]
+        )
     if len(own) == len(host_of) and len({str(result.get("reason")) for result in own.values()}) == 1:
         return Blame("error", (), (), f"every rank stopped with the same error: {reason}", lines[:1])
     ranks = tuple(sorted(own))
