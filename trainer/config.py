@@ -54,6 +54,8 @@ class ModelConfig:
     tied_embeddings: bool
     linear_bias: bool
     parameters: int | None = None
+    max_position_embeddings: int = 0
+    """Rows of the table of learned positions, where it is longer than `sequence_length`."""
 
     def __post_init__(self) -> None:
         require_choice("model.family", self.family, ("gpt", "llama"))
@@ -67,11 +69,17 @@ class ModelConfig:
                 f"num_attention_heads={self.num_attention_heads} is not a multiple of "
                 f"num_query_groups={self.num_query_groups}"
             )
+        require_at_least(self, 0, "max_position_embeddings")
         if self.position_embedding == "rotary" and (self.rotary_base is None or self.head_dim % 2):
             raise StopError(
                 f"rotary positions need a rotary_base and an even head_dim, not "
                 f"rotary_base={self.rotary_base} and head_dim={self.head_dim}"
             )
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of learned positions."""
+        return max(self.sequence_length, self.max_position_embeddings)
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,11 @@ class SizesConfig:
             raise StopError(f"virtual_pipeline_size={self.virtual_pipeline_size} needs pipeline_parallel_size > 1")
         if self.sequence_parallel and self.tensor_parallel_size == 1:
             raise StopError("sequence_parallel is on, but tensor_parallel_size=1 leaves nothing to split")
+        if self.zero_stage == 3 and self.recompute == "selective":
+            raise StopError(
+                "recompute=selective cuts inside a layer, while zero_stage=3 gathers whole layers, so each would be "
+                "gathered again in the middle: take recompute=full or none"
+            )
         if self.offload != "none" and self.zero_stage == 0:
             raise StopError(f"offload={self.offload} moves ZeRO's optimizer states, so it needs zero_stage >= 1")
 
@@ -461,7 +474,7 @@ def read_job(attempt: Path) -> JobConfig:
         raise StopError(f"the attempt directory {attempt} does not exist")
     plan = parse(PlanConfig, read_json(attempt / "plan.json"), "plan.json")
     train = parse(TrainConfig, read_json(attempt / "train.json"), "train.json")
-    _check_engine(plan.sizes, train)
+    check_engine(plan.sizes, train.engine, train.lora is not None, train.offload_directory)
     if plan.run != train.run:
         raise StopError(f"plan.json is for the run {plan.run!r}, train.json for {train.run!r}")
     ds_file = attempt / "ds_config.json"
@@ -469,10 +482,19 @@ def read_job(attempt: Path) -> JobConfig:
     return JobConfig(attempt, plan, train, deepspeed)
 
 
-def _check_engine(sizes: SizesConfig, train: TrainConfig) -> None:
-    """Raise StopError if the engine cannot do what the plan asks of it."""
-    flat = train.engine == "flat" or sizes.zero_stage == 0
-    if train.lora is not None and flat and sizes.zero_stage == 3:
+def runs_flat(zero_stage: int, engine: str) -> bool:
+    """Tell whether a job runs on the flat buffer: where it is asked for, and without ZeRO.
+
+    DeepSpeed's own stage 0 clips wrongly under tensor and pipeline parallelism (it counts replicated parameters on
+    model-parallel rank 0 only), so ZeRO 0 never goes there.
+    """
+    return zero_stage == 0 or engine == "flat"
+
+
+def check_engine(sizes: SizesConfig, engine: str, adapters: bool, offload_directory: str | None) -> None:
+    """Raise StopError if the engine cannot do what the plan asks of it; `adapters`: only those are trained."""
+    flat = runs_flat(sizes.zero_stage, engine)
+    if adapters and flat and sizes.zero_stage == 3:
         raise StopError(
             "lora with engine=flat keeps the frozen weights whole on each rank, which zero_stage=3 is to avoid: "
             "take engine=deepspeed, or zero_stage <= 2"
@@ -484,5 +506,5 @@ def _check_engine(sizes: SizesConfig, train: TrainConfig) -> None:
             "offload=nvme needs engine=flat: DeepSpeed's needs ZeRO 3 and an operator that is compiled with libaio on "
             "every node"
         )
-    if train.offload_directory is None:
+    if offload_directory is None:
         raise StopError("offload=nvme needs offload_directory in train.json: a directory on a local disk of each host")

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from .config import JobConfig, OptimizerConfig
+from .config import JobConfig, OptimizerConfig, runs_flat
 from .mesh import Mesh
 from .model.init import LocalTensor, fill
 from .model.partition import ParameterInfo, stage_parameters
@@ -100,12 +100,8 @@ class StageList(nn.Module):
 
 
 def is_flat(job: JobConfig) -> bool:
-    """Tell whether the job runs on the flat buffer.
-
-    DeepSpeed's own stage 0 clips wrongly under tensor and pipeline parallelism (it counts replicated parameters on
-    model-parallel rank 0 only), so ZeRO 0 never goes there.
-    """
-    return job.plan.sizes.zero_stage == 0 or job.train.engine == "flat"
+    """Tell whether the job runs on the flat buffer."""
+    return runs_flat(job.plan.sizes.zero_stage, job.train.engine)
 
 
 def partitions_while_building(job: JobConfig) -> bool:

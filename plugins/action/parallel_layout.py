@@ -13,7 +13,7 @@ from ..module_utils.rackweave.fabric.block import read_fabric
 from ..module_utils.rackweave.plan.calibration import Calibration
 from ..module_utils.rackweave.plan.cluster import Cluster
 from ..module_utils.rackweave.plan.layout import plan_layout
-from ..module_utils.rackweave.plan.request import ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
+from ..module_utils.rackweave.plan.request import BACKENDS, ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
 
 _SIZES = (
     "tensor_parallel_size",
@@ -40,6 +40,7 @@ ARGUMENT_SPEC = {
     "offload": {"type": "str", "choices": list(OFFLOAD)},
     "engine": {"type": "str", "choices": list(ENGINES), "default": "megatron"},
     "precision": {"type": "str", "choices": list(PRECISIONS), "default": "bf16"},
+    "backend": {"type": "str", "choices": list(BACKENDS), "default": "nccl"},
     "task": {"type": "str", "choices": list(TASKS), "default": "pretrain"},
     "stage_layers": {"type": "list", "elements": "int"},
     "cross_domain_tensor_parallel": {"type": "bool", "default": False},

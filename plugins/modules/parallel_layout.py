@@ -77,10 +77,18 @@ options:
     type: str
     choices: [none, cpu, nvme]
   engine:
-    description: Who runs pipeline and ZeRO.
+    description:
+      - Who runs pipeline and ZeRO.
+      - V(trainer) is this project's trainer on the engine that it will choose for the layout, within what it runs;
+        V(trainer-flat) and V(trainer-deepspeed) ask for one of its engines.
     type: str
-    choices: [megatron, flat, deepspeed-pipeline, fsdp]
+    choices: [megatron, flat, deepspeed-pipeline, fsdp, trainer, trainer-flat, trainer-deepspeed]
     default: megatron
+  backend:
+    description: Backend of the trainer's collectives, on which its choice of an engine depends.
+    type: str
+    choices: [nccl, gloo]
+    default: nccl
   precision:
     description: What matrix products are computed in.
     type: str

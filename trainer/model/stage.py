@@ -54,8 +54,8 @@ class Embedding(nn.Module):
         self.position_embeddings: nn.Embedding | None = None
         if model.position_embedding == "learned":
             # Its own first values would be drawn in vain (and would load the compiler, seconds per process).
-            values = torch.empty(model.sequence_length, model.hidden_size, dtype=config.params_dtype)
-            self.position_embeddings = nn.Embedding(model.sequence_length, model.hidden_size, _weight=values)
+            values = torch.empty(model.position_rows, model.hidden_size, dtype=config.params_dtype)
+            self.position_embeddings = nn.Embedding(model.position_rows, model.hidden_size, _weight=values)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return (sequence, batch, hidden) for tokens (batch, sequence)."""

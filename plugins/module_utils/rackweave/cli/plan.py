@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import PlanError
 from ..plan.cluster import Cluster
 from ..plan.layout import Plan, plan_layout, sizes_as_dict
-from ..plan.request import ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
+from ..plan.request import BACKENDS, ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
 from ..plan.sizing import Hardware, size_task
 from .calibrate import read_calibration
 
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offload", choices=OFFLOAD)
     parser.add_argument("--engine", choices=ENGINES, default="megatron")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    parser.add_argument("--backend", choices=BACKENDS, default="nccl", help="of the trainer, for --engine trainer")
     parser.add_argument("--task", choices=TASKS, default="pretrain")
     parser.add_argument("--no-sequence-parallel", action="store_true")
     parser.add_argument("--cross-domain-tensor-parallel", action="store_true")
@@ -99,7 +100,7 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
 def request_of(arguments: argparse.Namespace) -> LayoutRequest:
     """Return the request that the arguments spell."""
     values: dict[str, Any] = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in _SIZES}
-    for name in ("recompute", "offload", "engine", "precision", "task", "cross_domain_tensor_parallel", "stage_layers"):
+    for name in ("recompute", "offload", "engine", "precision", "backend", "task", "cross_domain_tensor_parallel", "stage_layers"):
         values[name] = getattr(arguments, name)
     values["sequence_parallel"] = False if arguments.no_sequence_parallel else None
     return LayoutRequest.from_mapping(values)

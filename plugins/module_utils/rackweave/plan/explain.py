@@ -12,7 +12,8 @@ from .flops import CONVENTIONS, flops_per_token, model_flops_utilization
 from .memory import GIB, stage_memory
 from .ranks import ParallelSizes
 from .rules import Layout, Place, refusals
-from .search import Candidate, Search, evaluate
+from .search import Candidate, Search
+from .searches import Searches
 from .shapes import stage_layer_counts, stage_parameters
 
 _MOST_STAGES = 128  # listed one by one
@@ -186,23 +187,21 @@ def rejected_rows(
     return rows
 
 
-def zero_table(search: Search, layout: Layout, place: Place) -> list[dict[str, Any]]:
+def zero_table(searches: Searches, layout: Layout, place: Place) -> list[dict[str, Any]]:
     """Return ZeRO 1, 2 and 3 of one layout side by side; what an engine refuses says so."""
     rows = []
     for stage in (1, 2, 3):
         trial = replace(layout, zero_stage=stage, offload="none")
-        refusal = [item for item in refusals(search.model, trial, place) if item.rule == "zero-pipeline"]
-        rows.append(_table_row(f"ZeRO {stage}", evaluate(search, trial), refusal[0].sentence if refusal else None))
+        rows.append(_table_row(f"ZeRO {stage}", searches, trial, place))
     return rows
 
 
-def offload_table(search: Search, layout: Layout, place: Place) -> list[dict[str, Any]]:
+def offload_table(searches: Searches, layout: Layout, place: Place) -> list[dict[str, Any]]:
     """Return the answer to "offload or more nodes?": as it is, offloaded, and on twice the data-parallel ranks."""
     sizes = layout.sizes
-    rows = [_table_row("as planned", evaluate(search, layout), None)]
+    rows = [_table_row("as planned", searches, layout, None)]
     moved = replace(layout, zero_stage=max(2, layout.zero_stage), offload="cpu")
-    refusal = [item for item in refusals(search.model, moved, place) if item.rule in ("offload", "zero-pipeline")]
-    rows.append(_table_row("optimizer on the host", evaluate(search, moved), refusal[0].sentence if refusal else None))
+    rows.append(_table_row("optimizer on the host", searches, moved, place))
     if layout.global_batch_size % (2 * sizes.data_parallel_size * layout.micro_batch_size) == 0:
         twice = ParallelSizes(
             sizes.tensor_parallel_size,
@@ -212,11 +211,18 @@ def offload_table(search: Search, layout: Layout, place: Place) -> list[dict[str
             sizes.context_parallel_size,
             sizes.expert_parallel_size,
         )
-        rows.append(_table_row("twice the GPUs", evaluate(search, replace(layout, sizes=twice)), None))
+        rows.append(_table_row("twice the GPUs", searches, replace(layout, sizes=twice), None))
     return rows
 
 
-def _table_row(name: str, candidate: Candidate, refusal: str | None) -> dict[str, Any]:
+def _table_row(name: str, searches: Searches, layout: Layout, place: Place | None) -> dict[str, Any]:
+    """Return one row; with `place` it says what ZeRO's rules and the program refuse."""
+    candidate = searches.evaluate(layout)
+    refusal = None
+    if place is not None:
+        broken = refusals(searches.model, candidate.layout, place)
+        sentences = [item.sentence for item in broken if item.rule in ("offload", "zero-pipeline")]
+        refusal = sentences[0] if sentences else searches.refusal(candidate.layout)
     return {
         "option": name,
         "step_time_s": None if refusal else round(candidate.time.total, 4),

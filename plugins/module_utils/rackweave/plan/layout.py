@@ -9,7 +9,6 @@ from ..errors import PlanError
 from .architecture import Architecture
 from .calibration import Calibration, cluster_key
 from .cluster import Cluster
-from .constants import Constants
 from .explain import (
     band_text,
     describe,
@@ -29,8 +28,9 @@ from .reliability import reliability
 from .request import LayoutRequest
 from .rules import Layout, Place, Refusal, divisors, refusals
 from .search import Candidate, Search, SearchResult
+from .searches import Searches, planned_engine, traits_of
 from .shapes import padded_vocabulary
-from .software import planned_software
+from .trainer import layout_refusal, model_refusal
 
 __all__ = ["ParallelSizes", "Plan", "RankCoordinates", "plan_layout"]
 
@@ -160,15 +160,16 @@ def _searched(
 ) -> Plan:
     machine = Machine.of_cluster(cluster)
     place = place_of(cluster, wish)
-    software = planned_software(wish.engine, wish.task, model)
     memory_factor = calibration.memory_factor_for(cluster) if calibration else 1.0
-    search = Search(model, machine, place, software, Constants.shipped(), memory_factor)
-    result = search.run_with_headroom(wish, batch)
-    if not result.ranked and result.smallest is None:
-        raise PlanError(_nothing_allowed(cluster, model, wish, batch, result.refused))
+    searches = Searches(model, machine, place, wish, memory_factor)
+    result = searches.run(batch)
     chosen = result.ranked[0] if result.ranked else result.smallest
     if chosen is None:
         raise PlanError(_nothing_allowed(cluster, model, wish, batch, result.refused))
+    search, choice = searches.owner(chosen.layout).search, searches.choice(chosen.layout)
+    notes = _notes(cluster, model, wish, batch, chosen.layout)
+    if choice is not None:
+        notes.append(f"predicted for the trainer's engine {choice.engine}: {choice.reason}")
     factor = calibration.factor_for(cluster) if calibration else 1.0
     return Plan(
         run=wish.run,
@@ -176,17 +177,18 @@ def _searched(
         model=model,
         layout=chosen.layout,
         fits=chosen.fits,
-        reason=_reason(search, cluster, wish, result),
-        notes=tuple(_notes(cluster, model, wish, batch, chosen.layout)),
+        reason=_reason(search, cluster, searches.owner(chosen.layout).wish, result),
+        notes=tuple(notes),
         memory=memory_object(search, chosen),
         prediction={
             **prediction(search, chosen, factor),
             "explanation": reasons(result.ranked or [chosen], machine.memory_bytes),
-            "zero_table": zero_table(search, chosen.layout, place),
-            "offload_table": offload_table(search, chosen.layout, place),
+            "engine": chosen.layout.engine if choice is None else choice.engine,
+            "zero_table": zero_table(searches, chosen.layout, place),
+            "offload_table": offload_table(searches, chosen.layout, place),
             "layouts_considered": result.considered,
             "cluster_key": cluster_key(cluster),
-            "notes": _notes(cluster, model, wish, batch, chosen.layout),
+            "notes": notes,
         },
         reliability=reliability(model, machine, chosen.layout.sizes.world_size).as_dict(),
         rejected=tuple(rejected_rows(result.ranked, result.refused, result.smallest)),
@@ -225,9 +227,19 @@ def _check_asked(cluster: Cluster, model: Architecture, wish: LayoutRequest, bat
         stage_layers=wish.stage_layers,
     )
     unasked = _rules_of_unasked(wish)
-    broken = [item for item in refusals(model, layout, place_of(cluster, wish)) if item.rule not in unasked]
+    broken = [item for item in _broken(cluster, model, wish, layout) if item.rule not in unasked]
     if broken:
         raise PlanError(refusal_text(broken))
+
+
+def _broken(cluster: Cluster, model: Architecture, wish: LayoutRequest, layout: Layout) -> list[Refusal]:
+    """Return the rules that a layout breaks on the engine that will run it, and what the trainer itself refuses."""
+    traits = traits_of(wish)
+    broken = refusals(model, replace(layout, engine=planned_engine(layout, traits)), place_of(cluster, wish))
+    if traits is None:
+        return broken
+    said = [model_refusal(model, wish.task, wish.precision), layout_refusal(model, layout, traits)]
+    return broken + [Refusal("trainer", sentence, "trainer/config.py") for sentence in said if sentence]
 
 
 def _rules_of_unasked(wish: LayoutRequest) -> set[str]:
@@ -333,11 +345,12 @@ def _notes(cluster: Cluster, model: Architecture, wish: LayoutRequest, batch: in
 def _unpredicted(cluster: Cluster, model: Architecture, wish: LayoutRequest) -> Plan:
     """Return a plan by rules alone, for GPUs that the catalog does not know (the simulated lab)."""
     layout = _fixed_layout(cluster, model, wish)
-    broken = refusals(model, layout, place_of(cluster, wish))
+    broken = _broken(cluster, model, wish, layout)
     if broken:
         raise PlanError(refusal_text(broken))
     product = cluster.hosts[0].gpu_product or "unknown"
     reason = f"sizes follow the rules; memory and time are not predicted, as GPU {product!r} is not in the catalog"
+    layout = replace(layout, engine=planned_engine(layout, traits_of(wish)))
     return Plan(wish.run, cluster, model, layout, True, reason)
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import PlanError
+from .trainer import TRAINER_ENGINES
 
 TASKS = ("pretrain", "full-finetune", "lora", "qlora")
-ENGINES = ("megatron", "flat", "deepspeed-pipeline", "fsdp")
+ENGINES = ("megatron", "flat", "deepspeed-pipeline", "fsdp", *TRAINER_ENGINES)
+BACKENDS = ("nccl", "gloo")
 RECOMPUTE = ("none", "selective", "full")
 OFFLOAD = ("none", "cpu", "nvme")
 PRECISIONS = ("bf16", "fp32", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -31,6 +33,7 @@ _CHOICES = {
     "recompute": RECOMPUTE,
     "offload": OFFLOAD,
     "precision": PRECISIONS,
+    "backend": BACKENDS,
 }
 
 
@@ -41,7 +44,10 @@ class LayoutRequest:
     Attributes:
         engine: who runs pipeline and ZeRO: `megatron` (Megatron's schedule and one DeepSpeed engine), `flat` (the
             same schedule and the trainer's own flat buffers),
-            `deepspeed-pipeline` (DeepSpeed's PipelineModule) or `fsdp` (fully sharded data parallelism).
+            `deepspeed-pipeline` (DeepSpeed's PipelineModule), `fsdp` (fully sharded data parallelism), or `trainer`:
+            this project's trainer on the engine that it will choose for the layout (`trainer-flat` and
+            `trainer-deepspeed`: on the named one), within what the trainer runs.
+        backend: of the trainer's collectives; its choice of an engine depends on it.
         stage_layers: layers of each pipeline stage, where they are not equal.
         cross_domain_tensor_parallel: allow tensor groups that leave the NVLink domain.
     """
@@ -62,6 +68,7 @@ class LayoutRequest:
     engine: str = "megatron"
     task: str = "pretrain"
     precision: str = "bf16"
+    backend: str = "nccl"
     stage_layers: tuple[int, ...] | None = None
     cross_domain_tensor_parallel: bool = False
     run: str = "run"

@@ -7,7 +7,7 @@ they fit, more memory never helps, and a bound from the layers' own passes skips
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from .architecture import Architecture
@@ -92,6 +92,9 @@ class Search:
         self.refused: dict[str, str] = {}
         self.tight = False
         self.memory_factor = memory_factor
+        self.least_zero_stage = 0
+        self.allows: Callable[[Layout], bool] | None = None
+        """Beyond the rules: what the program runs, on the engine that is searched for."""
 
     def run_with_headroom(self, wish: LayoutRequest, global_batch_size: int) -> SearchResult:
         """Return the best layouts that leave the allocator its cache; if there are none, those that just fit."""
@@ -238,6 +241,8 @@ class Search:
         for stage in self._zero_stages(wish, layout):
             for recompute in self._recompute_kinds(wish, stage):
                 trial = replace(layout, sizes=sizes, zero_stage=stage, recompute=recompute)
+                if self.allows is not None and not self.allows(trial):
+                    continue
                 memory = peak_memory(self.model, trial, self.software, self.constants)
                 fits = self.fits(memory)
                 best.considered += 1
@@ -259,7 +264,9 @@ class Search:
         if sizes.pipeline_parallel_size == 1 and layout.engine in ("megatron", "flat"):
             most = 3
         least = 2 if layout.offload != "none" and layout.engine != "flat" else 1
-        return [0] if replicas == 1 and layout.offload == "none" else list(range(least, most + 1))
+        if replicas == 1 and layout.offload == "none":
+            return [self.least_zero_stage]
+        return list(range(least, most + 1))
 
     def _recompute_kinds(self, wish: LayoutRequest, stage: int) -> list[str]:
         if wish.recompute:
