@@ -32,10 +32,10 @@ demo:
 
 test: setup
 	scripts/system-packages test
-	scripts/test-all "$(USUAL)" $(UNIT_TESTS) $(LAB_TESTS)
+	scripts/test-all "$(USUAL)" $(LAB_TESTS) $(UNIT_TESTS)
 
 test-unit: setup
-	$(BIN)/python -m pytest -m "not multiprocess and not lab and $(USUAL)" $(UNIT_TESTS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not multiprocess and not lab and $(USUAL)" $(UNIT_TESTS)
 
 test-lab: setup
 	scripts/system-packages test

@@ -15,6 +15,24 @@ if importlib.util.find_spec("torch"):
     # register. In one process with both, torch comes first; the product never has both in one.
     import torch._dynamo  # noqa: F401
 
+START_NICE = os.nice(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of the lab in one process, and those of any other file (`--dist loadgroup`)."""
+    for item in items:
+        uses_lab = item.nodeid.startswith(("tests/lab/", "tests/testinfra/"))
+        item.add_marker(pytest.mark.xdist_group("lab" if uses_lab else item.path.stem))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let tests beside those of the lab, which wait for other machines, take what these leave of the cores."""
+    nice = 0 if "PYTEST_XDIST_WORKER" not in os.environ or item.get_closest_marker("lab") else 10
+    if nice > os.nice(0) or os.geteuid() == 0:
+        os.setpriority(os.PRIO_PROCESS, 0, max(nice, START_NICE))
+
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[support.Lab]:
