@@ -15,9 +15,9 @@ from .architecture import Architecture
 from .flops import flops_per_token
 from .machine import Machine, Software
 from .presets import PRESETS
-from .ranks import ParallelSizes
+from .row_cells import Cells, UnscorableRow
+from .row_layout import is_ours, read_layout, read_software
 from .rules import Layout
-from .software import FLAT
 
 COLUMNS = (
     "id",
@@ -52,21 +52,7 @@ COLUMNS = (
     "notes",
 )
 MEMORY_KINDS = ("max_allocated", "max_reserved", "nvidia_smi")
-_PRECISIONS = {
-    "bf16": "bf16",
-    "amp_bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-    "fp8-cs": "fp8",
-    "fp8-tensorwise": "fp8",
-    "fp8-rowwise": "bf16",  # accumulated in full precision, tensor cores run 8 bit at half rate: as fast as bf16
-    "mxfp8": "mxfp8",
-    "fp8-mx": "mxfp8",
-    "nvfp4": "nvfp4",
-}
 _USUAL_VOCABULARIES = (32000, 51200, 128256, 256000)
-_UNSTATED_COPIES = 32
-_ZERO_BUCKETS = 2 * 2 * 5e8  # DeepSpeed's default reduce and gather buckets of 5e8 elements, two bytes each
 
 
 @dataclass(frozen=True)
@@ -125,52 +111,6 @@ class MeasuredRow:
         return (self.name, self.gpu_name, self.gpus, self.model.sequence_length, self.layout.global_batch_size)
 
 
-class UnscorableRow(PlanError):
-    """A well-formed row that leaves out something without which nothing can be predicted; the reason fits many rows."""
-
-
-class _Cells:
-    """Typed access to one CSV row; every complaint names the row and the column."""
-
-    def __init__(self, cells: Mapping[str, str], label: str) -> None:
-        self._cells = cells
-        self.label = label
-        self.inferred: list[str] = []
-
-    def text(self, column: str) -> str:
-        return (self._cells.get(column) or "").strip()
-
-    def number(self, column: str) -> float | None:
-        text = self.text(column)
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            raise PlanError(f"row {self.label}: {column}={text!r} is not a number") from None
-        if not 0 <= value < float("inf"):
-            raise PlanError(f"row {self.label}: {column}={text} must be finite and not negative")
-        return value
-
-    def whole(self, column: str) -> int | None:
-        value = self.number(column)
-        if value is None:
-            return None
-        if value != int(value) or value < 1:
-            raise PlanError(f"row {self.label}: {column}={self.text(column)} must be a whole number of at least 1")
-        return int(value)
-
-    def needed(self, column: str) -> int:
-        value = self.whole(column)
-        if value is None:
-            raise PlanError(f"row {self.label}: {column} is empty, and nothing gives it")
-        return value
-
-    def infer(self, column: str, value: int) -> int:
-        self.inferred.append(column)
-        return value
-
-
 def read_row(cells: Mapping[str, str], position: int) -> MeasuredRow:
     """Read one row.
 
@@ -181,14 +121,14 @@ def read_row(cells: Mapping[str, str], position: int) -> MeasuredRow:
     Raises:
         PlanError: if a cell is not what its column needs; the sentence names row and column.
     """
-    row = _Cells(cells, (cells.get("id") or f"number {position}").strip())
+    row = Cells(cells, (cells.get("id") or f"number {position}").strip())
     if not row.text("id"):
         raise PlanError(f"row {row.label}: id is empty")
     if None in cells:
         raise PlanError(f"row {row.label}: it has more cells than the header has columns")
     model = _read_model(row)
-    layout, gpus, stated = _read_layout(row, model)
-    software = _read_software(row, layout)
+    layout, gpus, stated = read_layout(row, model)
+    software = read_software(row, layout)
     gpu = find_gpu(row.text("gpu"))
     if gpu is None:
         raise UnscorableRow(f"the GPU {row.text('gpu')!r} is not in the catalog")
@@ -220,7 +160,7 @@ def read_row(cells: Mapping[str, str], position: int) -> MeasuredRow:
     )
 
 
-def _memory_kind(row: _Cells) -> str:
+def _memory_kind(row: Cells) -> str:
     kind = row.text("mem_kind")
     if row.number("peak_mem_gib") is None:
         return ""
@@ -239,7 +179,7 @@ def _plain(text: str) -> str:
 _BY_PLAIN_NAME = {_plain(name): model for name, model in PRESETS.items()}
 
 
-def _read_model(row: _Cells) -> Architecture:
+def _read_model(row: Cells) -> Architecture:
     """Return the architecture: of the preset where the name is one with experts, else from the columns."""
     name, sequence = row.text("model"), row.whole("seq")
     known = _BY_PLAIN_NAME.get(_plain(name))
@@ -257,7 +197,7 @@ def _read_model(row: _Cells) -> Architecture:
     return _dense_model(row, name, sequence)
 
 
-def _dense_model(row: _Cells, name: str, sequence: int) -> Architecture:
+def _dense_model(row: Cells, name: str, sequence: int) -> Architecture:
     hidden = row.needed("hidden")
     # Two columns that only some tables have say what is otherwise told by the name.
     llama = row.text("activation") == "swiglu" or name.lower().startswith("llama")
@@ -279,7 +219,7 @@ def _dense_model(row: _Cells, name: str, sequence: int) -> Architecture:
         sequence_length=sequence,
         normalization="rmsnorm" if llama else "layernorm",
         activation="swiglu" if llama else "gelu",
-        position_embedding="rotary" if llama or _is_ours(row) else "alibi",
+        position_embedding="rotary" if llama or is_ours(row) else "alibi",
         rotary_base=10000.0,
         tied_embeddings=not untied,
         linear_bias=not llama,
@@ -297,7 +237,7 @@ def usual_heads(hidden: int) -> int:
     return min(choices or [1], key=lambda count: abs(count - hidden / 128))
 
 
-def _stated_parameters(row: _Cells) -> float | None:
+def _stated_parameters(row: Cells) -> float | None:
     """Return the parameter count in billions, from its column or from the model's name."""
     stated = row.number("params_b")
     if stated:
@@ -306,7 +246,7 @@ def _stated_parameters(row: _Cells) -> float | None:
     return float(match[1]) if match else None
 
 
-def _layers_of(row: _Cells, model: Architecture) -> int:
+def _layers_of(row: Cells, model: Architecture) -> int:
     """Return the multiple of the pipeline size whose parameter count is nearest to the stated one."""
     stated = _stated_parameters(row)
     if stated is None:
@@ -316,7 +256,7 @@ def _layers_of(row: _Cells, model: Architecture) -> int:
     return max(1, round(inside / stages)) * stages
 
 
-def _vocabulary_of(row: _Cells, model: Architecture) -> int:
+def _vocabulary_of(row: Cells, model: Architecture) -> int:
     """Return the usual vocabulary that brings the parameter count nearest to the stated one."""
     stated = _stated_parameters(row)
     if stated is None:
@@ -327,150 +267,7 @@ def _vocabulary_of(row: _Cells, model: Architecture) -> int:
     return min(_USUAL_VOCABULARIES, key=lambda size: abs(size - wish)) if wish > 0 else 51200
 
 
-def _read_layout(row: _Cells, model: Architecture) -> tuple[Layout, int, bool]:
-    """Return the layout, the number of GPUs, and whether that number is stated."""
-    tensor, pipeline = row.needed("tp"), row.whole("pp") or 1
-    context, expert = row.whole("cp") or 1, row.whole("ep") or 1
-    inner = tensor * pipeline * context
-    gpus, data = row.whole("gpus"), row.whole("dp")
-    stated = gpus is not None or data is not None
-    if gpus is None:
-        gpus = row.infer("gpus", inner * (data or _UNSTATED_COPIES))
-    if data is None or data * inner != gpus:
-        if gpus % inner:
-            raise UnscorableRow("the parallel sizes of the source do not divide its number of GPUs")
-        data = row.infer("dp", gpus // inner)
-    batch = row.needed("global_batch")
-    micro = row.whole("micro_batch")
-    if micro is None:
-        micro = row.infer("micro_batch", _usual_micro_batch(batch // data, pipeline, model.sequence_length))
-    virtual = row.whole("vp") or _virtual_size(row, model, pipeline)
-    precision = _PRECISIONS.get(row.text("precision"))
-    if precision is None:
-        raise PlanError(f"row {row.label}: precision={row.text('precision')!r} is not one of {', '.join(_PRECISIONS)}")
-    layout = Layout(
-        sizes=ParallelSizes(tensor, pipeline, data, virtual, context, expert),
-        micro_batch_size=micro,
-        global_batch_size=batch,
-        zero_stage=_zero_stage(row),
-        sequence_parallel=tensor > 1 and _sequence_parallel(row),
-        recompute=_recompute(row),
-        precision=precision,
-        engine=_engine(row, pipeline),
-    )
-    return layout, gpus, stated
-
-
-def _usual_micro_batch(per_rank: int, pipeline: int, sequence: int) -> int:
-    """Return 1 with a pipeline, which then has most micro-batches, and without one up to 4 or 16,384 tokens."""
-    if pipeline > 1:
-        return 1
-    return max(size for size in (1, 2, 4) if size == 1 or (per_rank % size == 0 and size * sequence <= 16384))
-
-
-def _virtual_size(row: _Cells, model: Architecture, pipeline: int) -> int:
-    """Return 1, or where chunks must have been used but are not stated, up to 8 of equal length."""
-    notes = row.text("notes")
-    unstated = bool(re.search(r"\bvp\b[^.;]*\bnot\b", notes))
-    # Deep pipelines of fused software are interleaved unless the source says 1F1B.
-    deep = pipeline >= 8 and not _is_old(row) and "1F1B" not in notes
-    if pipeline == 1 or not (unstated or deep):
-        return 1
-    per_stage = -(-model.num_layers // pipeline)
-    chunks = max(size for size in range(1, 9) if per_stage % size == 0)
-    return row.infer("vp", chunks if chunks > 1 else per_stage)
-
-
-def _zero_stage(row: _Cells) -> int:
-    text = row.text("zero")
-    stages = {"": 0, "0": 0, "1": 1, "2": 2, "3": 3, "distopt": 1, "fsdp-2": 2, "fsdp-3": 3}
-    if text not in stages:
-        raise PlanError(f"row {row.label}: zero={text!r} is not one of {', '.join(sorted(stages)[1:])}")
-    if not text:
-        row.inferred.append("zero")
-    return stages[text]
-
-
-def _engine(row: _Cells, pipeline: int) -> str:
-    """Return the engine: ZeRO by number with a pipeline is DeepSpeed's, as with Megatron-DeepSpeed."""
-    if _is_ours(row):
-        return "flat"
-    if _is_sharded(row) or row.text("zero") == "fsdp-2":
-        return "fsdp"
-    return "deepspeed-pipeline" if row.text("zero") == "1" and pipeline > 1 else "megatron"
-
-
-def _is_sharded(row: _Cells) -> bool:
-    return row.text("zero") in ("3", "fsdp-3")
-
-
-def _sequence_parallel(row: _Cells) -> bool:
-    text = row.text("sp")
-    if not text:
-        row.inferred.append("sp")
-        return not _is_old(row)
-    if text not in ("0", "1"):
-        raise PlanError(f"row {row.label}: sp={text!r} is not 0 or 1")
-    return text == "1"
-
-
-def _recompute(row: _Cells) -> str:
-    text = row.text("recompute")
-    if not text:
-        row.inferred.append("recompute")
-        return "auto"
-    kind = text.split("(")[0]
-    if kind not in ("none", "selective", "full"):
-        raise PlanError(f"row {row.label}: recompute={text!r} is not one of none, selective, full")
-    return kind
-
-
-def _is_old(row: _Cells) -> bool:
-    """Return whether the software is of the time before fused attention.
-
-    The rule: fp16, or bf16 with full recomputation under Megatron-DeepSpeed (ZeRO stage 0 or 1 by number).
-    """
-    if _is_ours(row):
-        return False
-    if row.text("precision") == "fp16":
-        return True
-    return row.text("precision") == "bf16" and row.text("zero") in ("0", "1") and row.text("recompute") == "full"
-
-
-def _is_ours(row: _Cells) -> bool:
-    """Return whether the trainer's own bench measured a row: on its flat engine."""
-    return row.text("source").startswith("trainer.bench")
-
-
-def _read_software(row: _Cells, layout: Layout) -> Software:
-    notes, old = row.text("notes"), _is_old(row)
-    if layout.engine == "flat":
-        return FLAT
-    recipe = layout.precision in ("fp8", "mxfp8", "nvfp4") and layout.engine == "megatron"
-    overlapped = bool(re.search(r"TP comm overlap|[Aa]sync ?TP", notes))
-    sharded = row.text("zero") == "3" and not old
-    return Software(
-        flash_attention=not old,
-        overlap=not old and "overlap off" not in notes,
-        tensor_overlap=layout.sequence_parallel and (recipe or overlapped),
-        native_attention=not sharded,
-        gradient_bytes=2 if layout.precision == "fp16" else 6 if old else 4,
-        reduce_bytes=2 if layout.precision == "fp16" or "mode PURE" in notes else 4,
-        loss_bytes=_loss_bytes(notes, sharded),
-        fp32_weights=sharded,
-        bucket_bytes=_ZERO_BUCKETS if layout.engine == "deepspeed-pipeline" else 0.0,
-        trains="adapters" if re.search(r"task[= ]LoRA", notes) else "all",
-    )
-
-
-def _loss_bytes(notes: str, sharded: bool) -> int:
-    """Return bytes per logit: Composer's and a wholly compiled loss keep 16 bit, plain torch several fp32 copies."""
-    if sharded:
-        return 4 if "MP mode" in notes or "torch.compile" in notes else 14
-    return 2 if "CE fusion" in notes else 6
-
-
-def _nic_rate(row: _Cells, usual_gbps: float, gpus_per_host: int) -> float:
+def _nic_rate(row: Cells, usual_gbps: float, gpus_per_host: int) -> float:
     """Return bytes per second of network per GPU, from the notes where they state it."""
     notes = row.text("notes")
     per_host = re.search(r"(\d+)x(\d+) ?Gb", notes)
@@ -480,7 +277,7 @@ def _nic_rate(row: _Cells, usual_gbps: float, gpus_per_host: int) -> float:
     return float(total[1]) * 1e9 / 8 / gpus_per_host if total else usual_gbps * 1e9 / 8
 
 
-def _read_step(row: _Cells, model: Architecture, layout: Layout, gpus: int | None) -> tuple[float | None, str]:
+def _read_step(row: Cells, model: Architecture, layout: Layout, gpus: int | None) -> tuple[float | None, str]:
     """Return the measured seconds per step, or why a measured throughput gives none."""
     seconds, rate, tflops = (row.number(name) for name in ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"))
     if not (seconds or rate or tflops):
@@ -495,7 +292,7 @@ def _read_step(row: _Cells, model: Architecture, layout: Layout, gpus: int | Non
     return tokens * flops_per_token(model, _convention(row)) / ((tflops or 0.0) * 1e12), ""
 
 
-def _convention(row: _Cells) -> str:
+def _convention(row: Cells) -> str:
     notes = row.text("notes").lower()
     if "hardware" in notes:
         return "megatron-hardware"

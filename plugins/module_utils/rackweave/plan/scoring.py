@@ -11,7 +11,8 @@ from typing import Any
 from ..errors import PlanError
 from .constants import Constants
 from .memory import GIB, StageMemory, peak_memory
-from .rows import COLUMNS, MEMORY_KINDS, MeasuredRow, UnscorableRow, read_row
+from .row_cells import UnscorableRow
+from .rows import COLUMNS, MEMORY_KINDS, MeasuredRow, read_row
 from .step_time import step_time
 
 TOTALS = {"max_allocated": "allocated", "max_reserved": "reserved", "nvidia_smi": "nvidia_smi"}
