@@ -88,6 +88,8 @@ def prepare_environment(cuda: bool) -> None:
     else:
         defaults["DS_ACCELERATOR"] = "cpu"
         defaults["OMP_NUM_THREADS"] = "1"
+        # DeepSpeed counts the host's ranks by it, and otherwise by a program that need not be installed (numactl).
+        defaults["LOCAL_SIZE"] = os.environ.get("LOCAL_WORLD_SIZE", "1")
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
