@@ -27,7 +27,7 @@ The injector (`tests/faults/injector.py`) is a process of its own that draws tar
 is read only after the verdict is there. Times to the name count from the fault, for a stopped rank from the last step,
 to the line of `watch.yml` that names the culprit. *Relaunch* runs from the command `launch.yml` to the first step of
 the new attempt. *Lost* counts steps that had to be done again, *beyond* those among them that a published checkpoint
-held (must be 0). Link cut: either end counts as right. Two faults: either. NaN, full disk, restarts: nobody is named.
+held (must be 0). Link cut: either end counts as right. Two faults: either. Full disk, restarts: nobody is named.
 
 | fault | runs | culprit right | class right | named after, s | limit, s | relaunch, s | lost | beyond |
 |---|---|---|---|---|---|---|---|---|
@@ -36,8 +36,9 @@ held (must be 0). Link cut: either end counts as right. Two faults: either. NaN,
 TAIL = """
 Two numbers in a column are median and most. Not from outside, and so said: *host memory exhausted* is an allocation
 over a limit of the process, since the lab has no memory cgroups; *slow rank* sleeps between its micro-batches; *NaN* is
-written into one weight; *checkpoint disk full* fills a small file system that the nodes share. Everything else happens
-to processes, nodes and links.
+written into one column of one weight; *checkpoint disk full* fills a small file system that the nodes share. *Power cut*
+drops all packets of a node and then kills it, so that no connection is closed. Everything else happens to processes,
+nodes and links.
 """
 
 

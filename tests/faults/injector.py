@@ -108,6 +108,17 @@ def kill_node(injection: Injection) -> None:
     injection.lab.podman("kill", injection.lab.container(host))
 
 
+def cut_power(injection: Injection) -> None:
+    """Take a node away without a last word: its network is dead before its processes are, so no connection is closed."""
+    host = injection.chance.choice(injection.hosts)
+    injection.aims([f"host:{host}"], ["slurm.node_fail", "hang.process_dead"], node=host)
+    rules = "add table inet fault; add chain inet fault in { type filter hook input priority -300; policy drop; }; "
+    rules += "add chain inet fault out { type filter hook output priority -300; policy drop; }"
+    strike(injection)
+    in_network_of(injection.lab, host, ["nft", rules])
+    injection.lab.podman("kill", injection.lab.container(host))
+
+
 def cut_link(injection: Injection) -> None:
     one, other = injection.chance.sample(injection.hosts, 2)
     both = [f"host:{one}", f"host:{other}"]
@@ -133,7 +144,7 @@ def slow_rank(injection: Injection) -> None:
 
 def make_nan(injection: Injection) -> None:
     rank = injection.draw_rank()
-    injection.aims(["none", f"rank:{rank}"], ["num.nan"])
+    injection.aims([f"rank:{rank}"], ["num.nan"])
     tell_rank(injection, rank, action="nan", number=injection.chance.randrange(10**6))
 
 
@@ -186,6 +197,7 @@ FAULTS: dict[str, Callable[[Injection], None]] = {
     "rank stopped": stop_rank,
     "exception in one rank": raise_in_rank,
     "node killed": kill_node,
+    "power cut": cut_power,
     "link cut": cut_link,
     "slow rank": slow_rank,
     "NaN": make_nan,

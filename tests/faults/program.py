@@ -51,11 +51,11 @@ def be_slow(order: dict[str, Any]) -> None:
 
 
 def poison(order: dict[str, Any]) -> None:
-    """Write a NaN into one weight, as a flipped exponent bit can."""
+    """Write NaN over the first column of one weight: one value alone, of a word that no sample holds, would sleep."""
     import torch
 
     weights = [item for item in gc.get_objects() if isinstance(item, torch.nn.Parameter) and item.dim() == 2]
-    weights[order["number"] % len(weights)].data.view(-1)[0] = float("nan")
+    weights[order["number"] % len(weights)].data[:, 0] = float("nan")
 
 
 def allocate(order: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ CASES = (
     Case("rank killed"),
     Case("link cut", named_s=120.0),
     Case("node killed"),
+    Case("power cut"),
     Case("exception in one rank"),
     Case("rank stopped", named_s=None),
     Case("two faults at once"),
