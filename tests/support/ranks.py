@@ -99,6 +99,22 @@ def train_with_losses(attempt: str, planted: dict[str, float]) -> None:
     _main(attempt)
 
 
+def train_with_damage(attempt: str, ranks: list[int], at: int) -> None:
+    """Run the trainer, and write NaN over a part of one weight of some ranks before a step (numbered from one)."""
+    import trainer.schedule
+
+    original = trainer.schedule.Schedule.train
+
+    def train(self: Any, sampler: Any, step: int) -> list[torch.Tensor]:
+        if step + 1 == at and int(os.environ["RANK"]) in ranks:
+            weight = next(one for stage in self.stages for one in stage.parameters() if one.dim() == 2)
+            weight.data[:, 0] = float("nan")
+        return original(self, sampler, step)
+
+    trainer.schedule.Schedule.train = train  # type: ignore[method-assign]
+    _main(attempt)
+
+
 def train_with_memory_cap(attempt: str, phase: str, step: int | None = None) -> None:
     """Run the trainer, and let almost no further memory be mapped from the moment when it enters a phase.
 

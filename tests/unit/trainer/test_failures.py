@@ -183,6 +183,18 @@ def test_a_loss_that_is_no_number_stops_the_job_by_default(launcher: ForkServer,
     assert len(losses(attempt)) == 3
 
 
+@pytest.mark.parametrize(("damaged", "named"), [([3], [3]), ([0, 1, 2], None)])
+def test_the_rank_whose_weights_are_no_numbers_is_named_but_not_once_most_are(
+    launcher: ForkServer, corpus: Path, tmp_path: Path, damaged: list[int], named: list[int] | None
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2, pp=2))
+    call = "tests.support.ranks:train_with_damage"
+    codes = launcher.call(call, attempt, 4, attempt=str(attempt), ranks=damaged, at=3).codes
+    assert codes == [64] * 4
+    assert [result(attempt, rank).get("blames") for rank in range(4)] == [named] * 4
+    assert ("of all ranks only 3 held" in result(attempt, 0)["reason"]) == (named is not None)
+
+
 def test_the_policy_skip_drops_that_batch_only(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
     attempt, codes = guarded(launcher, corpus, tmp_path, {"policy": "skip"}, {4: math.inf})
     assert codes == [0, 0]

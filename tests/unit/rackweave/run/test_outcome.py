@@ -55,6 +55,13 @@ def test_an_error_that_all_ranks_report_blames_nobody():
     assert "every rank stopped with the same error: no data at /x" in found.sentence
 
 
+def test_ranks_that_all_others_found_to_have_begun_it_are_named():
+    told = {**result(0, "stop", "the loss of step 9 is nan")[1], "blames": [2]}
+    found = judge([(rank, {**told, "rank": rank}) for rank in range(4)])
+    assert (found.kind, found.culprit, found.hosts) == ("error", "rank:2", ("b",))
+    assert "rank 2 on b began it: the loss of step 9 is nan" in found.sentence
+
+
 def test_a_host_that_wrote_nothing_is_named():
     exits = {"node-b": {"ranks": [row(0, exit_code=75, result=True), row(1, exit_code=75, result=True)]}}
     found = judge([result(0), result(1)], exits)

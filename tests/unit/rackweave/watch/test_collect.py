@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackweave.watch.collect import BY_NAME, command, job_processes, stopped_processes, traffic
+from rackweave.watch.collect import BY_NAME, command, job_processes, rank_processes, stopped_processes, traffic
 
 LISTING = """    PID    PPID STAT WCHAN                            ELAPSED   RSS COMMAND
       1       0 Ss   do_wait                              900  1000 /sbin/init
@@ -40,3 +40,18 @@ def test_traffic_through_a_network_device_without_rdma_is_on_sockets() -> None:
 
 def test_a_quiet_node_says_nothing() -> None:
     assert not traffic({"eth0/tx_bytes": 0}, {"eth0/tx_bytes": 1000}, 1.0).on_sockets
+
+
+def test_ranks_are_found_by_their_environment_whatever_they_run() -> None:
+    rank = {"RANK": "3", "SLURM_JOB_ID": "12"}
+    environments = {
+        10: {"SLURM_JOB_ID": "12"},  # torchrun
+        11: rank,
+        12: rank,  # a worker of the data loader, child of the rank
+        13: {"RANK": "0", "SLURM_JOB_ID": "13"},  # another job's
+        14: {"RANK": "1", "RACKWEAVE_ATTEMPT": "/mnt/shared/runs/a/attempts/12.1"},  # in a container without Slurm's
+        15: {"RANK": "one", "SLURM_JOB_ID": "12"},
+    }
+    parents = {10: 1, 11: 10, 12: 11, 13: 1, 14: 1, 15: 10}
+    assert rank_processes(environments, parents, "12") == [11, 14]
+    assert rank_processes(environments, parents, "1") == []
