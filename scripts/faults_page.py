@@ -36,9 +36,9 @@ held (must be 0). Link cut: either end counts as right. Two faults: either. Full
 TAIL = """
 Two numbers in a column are median and most. Not from outside, and so said: *host memory exhausted* is an allocation
 over a limit of the process, since the lab has no memory cgroups; *slow rank* sleeps between its micro-batches; *NaN* is
-written into one column of one weight; *checkpoint disk full* fills a small file system that the nodes share. *Power cut*
-drops all packets of a node and then kills it, so that no connection is closed. Everything else happens to processes,
-nodes and links.
+written into one column of one weight; *checkpoint disk full* fills a small file system that the nodes share. *Power
+cut* drops all packets of a node and then kills it, so that no connection is closed. Everything else happens to
+processes, nodes and links.
 """
 
 

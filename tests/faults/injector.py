@@ -109,7 +109,7 @@ def kill_node(injection: Injection) -> None:
 
 
 def cut_power(injection: Injection) -> None:
-    """Take a node away without a last word: its network is dead before its processes are, so no connection is closed."""
+    """Take a node away without a last word: its network dies before its processes, so no connection is closed."""
     host = injection.chance.choice(injection.hosts)
     injection.aims([f"host:{host}"], ["slurm.node_fail", "hang.process_dead"], node=host)
     rules = "add table inet fault; add chain inet fault in { type filter hook input priority -300; policy drop; }; "
