@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from rackweave.watch.alive import OTHERS_BEATS, SILENT_S, SLOW_S, Alive
 
 EVERY_S = 3.0
