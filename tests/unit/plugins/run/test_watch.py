@@ -239,6 +239,23 @@ def test_a_dead_rank_is_named_before_the_job_is_over(watch, attempt, slurm):
     assert any("names rank:1: rank 1 on node-b was killed by SIGKILL" in line for line in lines)
 
 
+def test_a_node_that_gives_no_sign_of_life_is_named_while_the_job_still_runs(watch, attempt, slurm):
+    (attempt / "events.jsonl").write_text(step(1, 3.0))
+    (attempt / "alive").mkdir()
+
+    def during(pauses):
+        for host, count in (("node-a", pauses), ("node-b", min(pauses, 2))):
+            (attempt / "alive" / f"{host}.json").write_text(json.dumps({"host": host, "count": count}))
+        if pauses == 10:
+            end_job(attempt, slurm, "NODE_FAIL", 75)
+
+    # The limit is that of a node, the clock that of this machine: it need only be shorter than the looks take.
+    _, lines = watch(during, silent_s=0.001)
+    named = [line for line in lines if "names " in line]
+    assert "names host:node-b: node-b fell silent: no sign of life" in named[0]
+    assert not any("host:node-a" in line for line in named)
+
+
 def test_without_consent_a_hung_job_is_left_as_it_is(watch, attempt, slurm):
     old = "2026-01-05T10:00:00.000+00:00"
     phase = {"schema": "rackweave.phase/1", "rank": 0, "host": "h", "pid": 1, "phase": "forward", "step": 2,
