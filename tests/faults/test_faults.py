@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.faults.small_disk import SmallDisk
-from tests.support.fault_run import SHARED, FaultRun, Watch, moment
+from tests.support.fault_run import FaultRun, Watch, moment
 from tests.support.lab import STATE, Lab
 
 REPEATS = int(os.environ.get("RACKWEAVE_FAULT_REPEATS", "3"))
@@ -98,7 +97,7 @@ def test_the_culprit_is_named_in_time_and_no_published_step_is_lost(case: Case, 
     finally:
         watch.stop()
         record = json.loads((tmp_path / "record.json").read_text()) if (tmp_path / "record.json").exists() else {}
-        repair(run, record)
+        run.repair(record)
     if case.shows == "ends":
         found.update(come_back(run))
     keep(found)
@@ -158,30 +157,6 @@ def judge(case: Case, run: FaultRun, found: dict[str, Any], record: dict[str, An
     return {"record": record, "right": bool(said_of) and said_of <= set(record["culprits"]),
             "class_right": found["class"] in record["classes"], "named_s": named, "limit_s": limit,
             "median_step_s": round(median, 3)}  # fmt: skip
-
-
-def repair(run: FaultRun, record: dict[str, Any]) -> None:
-    """Undo what the fault did to the lab, and wait until its nodes are idle or at work again."""
-    lab = run.lab
-    if "rank" in record and run.running():
-        (SHARED / "faults" / "ear" / f"{record['rank']}.json").write_text('{"action": "slow", "seconds": 0}')
-    if "node" in record:
-        lab.podman("start", lab.container(record["node"]))
-    if "cut" in record:
-        from tests.faults.injector import in_network_of
-
-        in_network_of(lab, record["cut"], ["nft", "delete", "table", "inet", "fault"])
-    if "filled" in record:
-        lab.ssh(record["filled"], "rm -f /dev/shm/filled-by-a-fault-run")
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        states = set(lab.ssh("ctl", "sinfo --noheader --Node --format=%T", check=False).split())
-        if states and states <= {"idle", "allocated", "mixed"}:
-            return
-        if "down" in "".join(states):
-            lab.ssh("ctl", "scontrol update nodename=gpu01,gpu02 state=resume", check=False)
-        time.sleep(2)
-    raise AssertionError(f"the lab's nodes did not come back: {states}")
 
 
 def come_back(run: FaultRun) -> dict[str, Any]:

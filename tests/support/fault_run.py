@@ -201,6 +201,28 @@ class FaultRun:
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
         assert done.returncode == 0, done.stdout + done.stderr
 
+    def repair(self, record: dict[str, Any]) -> None:
+        """Undo what a fault did to the lab, and wait until its nodes are idle or at work again."""
+        if "rank" in record and self.running():
+            (SHARED / "faults" / "ear" / f"{record['rank']}.json").write_text('{"action": "slow", "seconds": 0}')
+        if "node" in record:
+            self.lab.podman("start", self.lab.container(record["node"]))
+        if "cut" in record:
+            pid = self.lab.podman("inspect", "--format", "{{.State.Pid}}", self.lab.container(record["cut"])).strip()
+            words = ["nsenter", "--target", pid, "--net", "nft", "delete", "table", "inet", "fault"]
+            subprocess.run(words, check=True)
+        if "filled" in record:
+            self.lab.ssh(record["filled"], "rm -f /dev/shm/filled-by-a-fault-run")
+        deadline, states = time.monotonic() + 120, set[str]()
+        while time.monotonic() < deadline:
+            states = set(self.lab.ssh("ctl", "sinfo --noheader --Node --format=%T", check=False).split())
+            if states and states <= {"idle", "allocated", "mixed"}:
+                return
+            if "down" in "".join(states):
+                self.lab.ssh("ctl", "scontrol update nodename=gpu01,gpu02 state=resume", check=False)
+            time.sleep(2)
+        raise AssertionError(f"the lab's nodes did not come back: {states}")
+
     def cancel(self) -> None:
         self.lab.ssh("ctl", f"scancel --name=rackweave-{self.name}", check=False)
         deadline = time.monotonic() + 60
