@@ -54,44 +54,55 @@ def test_the_halves_of_a_gated_matrix_are_drawn_as_they_are_split() -> None:
     assert torch.equal(torch.cat([*(half[0] for half in halves), *(half[1] for half in halves)]), alone)
 
 
-def build_and_measure(attempt: str, out: str, whole_first: bool) -> None:
-    """Run on each rank: build model and engine, and write its memory, above that before: peak and end."""
+def build_and_measure(attempt: str, warm: str, out: str, whole_first: bool) -> None:
+    """Run on each rank: build model and engine, and write its memory, above that before: peak and end.
+
+    A small model is built first: what an engine takes on its first use, code and buffers, belongs to no model.
+    """
     import os
 
-    from tests.support.memory import Peak
+    from tests.support.memory import Peak, return_freed_memory
     from trainer.config import read_job
     from trainer.engine import build_engine
     from trainer.mesh import build_mesh, close_mesh, seed_mesh
     from trainer.model.build import build_stages, outline_stages, weights_of
 
+    return_freed_memory()
     job, rank = read_job(Path(attempt)), int(os.environ["RANK"])
     mesh = build_mesh(job.plan.sizes, rank, torch.device("cpu"), "gloo", 60.0)
     seed_mesh(mesh, job.train.seed)
+    small = read_job(Path(warm))
+    used = build_engine(small, mesh, outline_stages(small, mesh), weights_of(small))
     with Peak() as peak:
         if whole_first:
             engine = build_engine(job, mesh, build_stages(job, mesh))
         else:
             engine = build_engine(job, mesh, outline_stages(job, mesh), weights_of(job))
     masters = [fragment.states["master"].double().sum().item() for fragment in engine.fragments()]
-    facts = {"peak": peak.most, "after": peak.after, "masters": masters}
+    facts = {"peak": peak.most, "after": peak.after, "masters": masters, "engines": [used.name, engine.name]}
     (Path(out) / f"{whole_first}-{rank}.json").write_text(json.dumps(facts))
     close_mesh()
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("engine", ["deepspeed", "flat"])
+@pytest.mark.parametrize(("engine", "saved"), [("deepspeed", 0.15), ("flat", 0.4)])
 def test_zero_3_never_holds_the_whole_model_while_it_is_built(
-    engine: str, launcher: ForkServer, corpus: Path, tmp_path: Path
+    engine: str, saved: float, launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
-    attempt = make_attempt(tmp_path / "attempt", corpus, WIDE, sizes(dp=2, zero_stage=3), engine=engine)
+    attempt = make_attempt(tmp_path / "attempt", corpus, WIDE, sizes(dp=4, zero_stage=3), engine=engine)
+    warm = make_attempt(tmp_path / "warm", corpus, MODEL, sizes(dp=4, zero_stage=3), engine=engine)
     facts = {}
     for whole_first in (True, False):
         call = "tests.unit.trainer.test_construction:build_and_measure"
-        launcher.call(call, attempt, 2, attempt=str(attempt), out=str(tmp_path), whole_first=whole_first).assert_done()
+        launcher.call(
+            call, attempt, 4, attempt=str(attempt), warm=str(warm), out=str(tmp_path), whole_first=whole_first
+        ).assert_done()
         facts[whole_first] = json.loads((tmp_path / f"{whole_first}-0.json").read_text())
     # 25.7 million weights, 4 bytes each; the largest matrix has a million.
     whole, largest = 4 * 25.7e6, 4 * 512 * 2048
     assert facts[False]["masters"] == facts[True]["masters"]
     assert facts[False]["peak"] <= facts[False]["after"] + 6 * largest
-    if engine == "flat":  # what DeepSpeed itself takes on its first use hides a difference of this size
-        assert facts[True]["peak"] >= facts[False]["peak"] + 0.4 * whole
+    # DeepSpeed drops the whole model before it makes its states (three quarters of it here), so less shows.
+    assert facts[True]["peak"] >= facts[False]["peak"] + saved * whole
+    if engine == "deepspeed":
+        assert facts[False]["peak"] < whole <= facts[True]["peak"]
