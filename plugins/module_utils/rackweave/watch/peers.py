@@ -79,6 +79,7 @@ class PeerReports:
     scores: dict[int, int] = field(default_factory=dict)
     lagging: dict[int, tuple[int, str, Line]] = field(default_factory=dict)
     leading_op: int = 0
+    group_op: dict[int, int] = field(default_factory=dict)
     dead_hosts: dict[str, Line] = field(default_factory=dict)
     dead_ranks: dict[int, Line] = field(default_factory=dict)
     missing: dict[int, Line] = field(default_factory=dict)
@@ -111,6 +112,7 @@ class PeerReports:
         header = _HEADER.match(text)
         if header:
             self.block[line.source] = header["kind"]
+            self.group_op.pop(line.source, None)
             self.largest[line.source] = header["comm"] in (None, "0")
             if header["kind"] == "MISMATCH":
                 self.mismatch = self.mismatch or line
@@ -120,10 +122,14 @@ class PeerReports:
             return
         group = _GROUP_OP.search(text)
         if group:
+            # Ranks that are listed below a group have launched as much as the group.
+            self.group_op[line.source] = int(group["op"])
             self.leading_op = max(self.leading_op, int(group["op"]))
         rank = _RANK_NODE.search(text)
         if rank and kind == "MISMATCH" and len(self.lagging) < 4096:
-            self.lagging[int(rank["rank"])] = (int(rank["op"] or 0), rank["node"], line)
+            op = int(rank["op"] or self.group_op.get(line.source, 0))
+            self.leading_op = max(self.leading_op, op)
+            self.lagging[int(rank["rank"])] = (op, rank["node"], line)
         elif rank and kind in ("DEAD", "INCOMPLETE"):
             self.dead_hosts.setdefault(rank["node"], line)
             if self.largest.get(line.source):

@@ -155,6 +155,10 @@ _NOT_A_HOST = re.compile(
 )
 
 
+# The name of a tool in front of a host: ``health-check: node01: ...``.
+_TAG = re.compile(r"[a-z][a-z-]*: ")
+
+
 def looks_like_host(word: str) -> bool:
     """Tell ``node01`` and ``gpu-a-12.example`` from ``RuntimeError`` and ``mlx5_0``."""
     if _NOT_A_HOST.match(word) or len(word) > 63 or "_" in word:
@@ -196,6 +200,9 @@ def _match_one(full: str, at: int, found: dict[str, object]) -> int:
             continue
         groups = match.groupdict()
         if kind == "host" and ("host" in found or not looks_like_host(groups["host"])):
+            follows = pattern.match(full, match.end()) if _TAG.match(full, at) else None
+            if follows is not None and "host" not in found and looks_like_host(follows["host"]):
+                return match.end()
             continue
         if kind == "label" and at:
             continue

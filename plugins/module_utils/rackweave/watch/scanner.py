@@ -280,7 +280,7 @@ def _users() -> dict[str, list[Signature | str]]:
         "peers": PEER_LITERALS,
     }
     for name, literals in scenes.items():
-        for literal in literals:
+        for literal in {literal.lower() for literal in literals}:
             users.setdefault(literal, []).append(name)
     return users
 
@@ -356,7 +356,7 @@ class Chooser:
     def _choose(self, shape: bytes) -> Entries:
         literals: list[str] = []
         fresh: list[bytes] = []
-        for word in shape.split():
+        for word in shape.lower().split():
             wanted = self._words.get(word)
             if wanted is None:
                 fresh.append(word)
@@ -366,7 +366,7 @@ class Chooser:
             self._learn(fresh, literals)
         if not literals:
             return ()
-        text = clean(shape)
+        text = clean(shape).lower()
         found: dict[Signature | str, None] = {}
         for literal in literals:
             if literal in text:

@@ -35,10 +35,12 @@ _TIMES = (
     ),
     (re.compile(r"(?:\btime|step[_ ]time(?:_ms| \(ms\))?|dt)[\"']?\s*[:=]?\s*(?P<t>\d[\d.]*)\s*ms\b"), 1e-3),
     (re.compile(r"(?P<t>\d+\.\d+)\s*s/it\b"), 1.0),
+    (re.compile(r"(?:^|[|,;] ?)\s*(?P<t>\d[\d.]*)\s*ms(?:/(?:step|iter\w*))?\s*(?=[|,;]|$)"), 1e-3),
 )
 _RATES = re.compile(
     r"(?:samples/sec|tokens_per_second|tokens/s(?:ec)?(?:/\w+)?|tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))"
-    r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)"
+    r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)|"
+    r"(?P<rate2>\d[\d,.]*) ?(?:tok(?:en)?s?/s(?:ec)?|samples/s(?:ec)?|it/s)\b"
 )
 _SCALE = re.compile(r"loss[ _]scale[\"']?\s*[:=]\s*(?P<scale>[\d.eE+]+)")
 _SKIPPED = re.compile(r"number of skipped iterations:\s*(?P<n>\d+)")
@@ -51,6 +53,9 @@ _OVERFLOW = re.compile(
 _VALIDATION = re.compile(r"(?i)\bvalid(?:ation)?\b|\beval(?:uation)?\b|test[_ ]loss|\bPPL\b")
 
 LITERALS = ("iteration", "iter ", "step", "Step", "loss", "s/it", "OVERFLOW", "overflow", "batch=", "it/s")
+
+# A gradient norm that is not a number may pass with a skipped step; so many in a row do not.
+NAN_NORMS = 3
 
 # Windows kept of each series: enough for medians, small enough for any log.
 _KEEP = 256
@@ -86,6 +91,7 @@ class Series:
     overflow_run: int = 0
     count: int = 0
     came_back: int = 0
+    _nan_norms: list[Sample] = field(default_factory=list)
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _norms: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _shapes: dict[bytes, _Shape] = field(default_factory=dict)
@@ -172,6 +178,12 @@ class Series:
         bad_loss = sample.loss is not None and not finite(sample.loss)
         if (bad_loss or sample.lost_loss or sample.nan_count > 0) and not sample.skipped:
             self.first_nan = sample
+        elif sample.norm is not None and sample.norm != sample.norm and not sample.skipped:
+            self._nan_norms.append(sample)
+            if len(self._nan_norms) == NAN_NORMS:
+                self.first_nan = self._nan_norms[0]
+        else:
+            self._nan_norms.clear()
 
     def _check_spike(self, sample: Sample) -> None:
         """A loss far above the recent ones; judged again when the next sample is known."""
@@ -297,12 +309,13 @@ def _shape_of(text: str) -> _Shape | None:
         if seconds:
             unit = factor
             break
+    rate = _RATES.search(text)
     groups = (
         (_STEP.search(text), "step"),
         (_LOSS.search(text), "loss"),
         (_NORM.search(text), "norm"),
         (seconds, "t"),
-        (_RATES.search(text), "rate"),
+        (rate, rate.lastgroup or "rate" if rate else "rate"),
     )
     places = []
     for match, name in groups:
@@ -340,7 +353,7 @@ def _parse(line: Line, text: str) -> Sample | None:
         loss=number(loss["loss"]) if loss else None,
         norm=number(norm["norm"]) if norm else None,
         seconds=seconds,
-        rate=number(rate["rate"].replace(",", "")) if rate else None,
+        rate=number(rate[rate.lastgroup or 0].replace(",", "")) if rate else None,
         line=line,
         skipped=bool(skipped and int(skipped["n"])),
         scale=number(scale["scale"]) if scale else None,

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from .literals import required
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -14,7 +16,6 @@ class Signature:
     Attributes:
         name: unique; ``class/producer detail``.
         diagnosis: a class of the closed list, or ``fact:...`` for something a scene needs to know.
-        needs: literals without digits, one of which every matching line contains (the fast first filter).
         pattern: searched in the message without its prefixes. Named groups ``rank``, ``rank2``, ``host`` and
             ``peer`` name culprits (a peer is a host or an address).
         example: a line of the real format, used by the tests.
@@ -28,7 +29,6 @@ class Signature:
 
     name: str
     diagnosis: str
-    needs: tuple[str, ...]
     pattern: str
     example: str
     blame: str = ""
@@ -37,6 +37,11 @@ class Signature:
     unless: str = ""
     severity: str = ""
     action: str = ""
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """Texts in lower case and without digits, one of which every matching line contains (the fast first filter)."""
+        return required(self.pattern)
 
     @cached_property
     def regex(self) -> re.Pattern[str]:

@@ -17,7 +17,8 @@ FIXTURES = Path(__file__).parents[3] / "fixtures" / "watch"
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
 def test_a_signature_finds_its_own_example(signature: Signature) -> None:
-    assert any(literal in signature.example for literal in signature.needs)
+    shape = re.sub(r"\d", "", signature.example).lower()
+    assert any(literal in shape for literal in signature.needs)
     assert signature.search(take_apart(signature.example).text) is not None
 
 

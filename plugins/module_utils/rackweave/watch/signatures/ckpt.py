@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from ..signature import Signature as S
 
+# A save in the words of several trainers, and that it has not ended.
+_SAVE = r"\w*(?:save|saving|checkpoint|ckpt|snapshot)\w*(?:\(\))?"
+_OPEN = (
+    r"(?:still|(?:not|n't)(?: yet| been)* (?:finish\w*|complete\w*|finali[sz]\w*|done|return\w*|persist\w*)|"
+    r"in[- ](?:flight|progress)|running|pending|outstanding|unfinished|ongoing)"
+)
+
 TABLE = (
     S(
         "ckpt.incomplete/metadata",
         "ckpt.incomplete",
-        ("/.metadata", "distributed checkpoint", "shard file missing", "distcp", "complete checkpoint", "incomplete"),
         r"(?:No such file or directory|not found|does not exist|missing).{0,200}(?:/\.metadata\b|\.distcp\b|"
         r"/metadata\.json\b)|"
         r"(?:/\.metadata\b|\.distcp\b).{0,80}(?:No such file|not found|does not exist|missing)|"
@@ -21,7 +27,6 @@ TABLE = (
     S(
         "ckpt.incomplete/deepspeed",
         "ckpt.incomplete",
-        ("model_states.pt", "optim_states.pt", "layer_"),
         r"(?:No such file or directory|does not exist|not found).{0,200}(?:_model_states\.pt|_optim_states\.pt|"
         r"layer_\d+-model)|"
         r"(?:_model_states\.pt|_optim_states\.pt).{0,80}(?:does not exist|not found|missing)",
@@ -31,17 +36,6 @@ TABLE = (
     S(
         "ckpt.incomplete/truncated",
         "ckpt.incomplete",
-        (
-            "central directory",
-            "nexpected EOF",
-            "archive is corrupted",
-            "Ran out of input",
-            "SafetensorError",
-            "IncompleteBuffer",
-            "not fully covered",
-            "ickle data was truncated",
-            "reading zip archive",
-        ),
         r"PytorchStreamReader failed.{0,60}(?:central directory|invalid header|archive is corrupted|zip "
         r"archive)|unexpected EOF, expected \d+ more bytes|"
         r"EOFError: Ran out of input|SafetensorError|MetadataIncompleteBuffer|file not fully covered|pickle "
@@ -52,18 +46,6 @@ TABLE = (
     S(
         "ckpt.missing_key/torch",
         "ckpt.missing_key",
-        (
-            "Missing key",
-            "issing keys",
-            "not in checkpoint",
-            "Unexpected key",
-            "not found in checkpoint",
-            "not found in the checkpoint",
-            "state_dict",
-            "missing from the checkpoint",
-            "parameter group",
-            "not in state dict",
-        ),
         r"Missing key\(s\) in state_dict|Missing key in checkpoint state_dict|(?i:missing keys?\b.{0,60}\b(?:checkpo"
         r"int|state[_ ]dict))|"
         r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing "
@@ -79,7 +61,6 @@ TABLE = (
     S(
         "ckpt.missing_key/header",
         "ckpt.missing_key",
-        ("in loading state_dict",),
         r"Error\(s\) in loading state_dict",
         "[rank0]: RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:",
         depth=36,
@@ -87,19 +68,6 @@ TABLE = (
     S(
         "ckpt.reshard_unsupported/sizes",
         "ckpt.reshard_unsupported",
-        (
-            "DP world size",
-            "used a DP",
-            "value from checkpoint",
-            "world size",
-            "mismatch after resume",
-            "size mismatch for",
-            "reshard",
-            "different world",
-            "parallel size",
-            "sharding type",
-            "ZeRORuntimeException",
-        ),
         r"checkpoint being loaded used a DP world size|Automatic adjustment of ZeRO|"
         r"(?:tensor_model_parallel_size|pipeline_model_parallel_size|data_parallel_size|context_parallel_size|"
         r"expert_model_parallel_size|virtual_pipeline\w*) value from checkpoint \(.*\) is not equal|"
@@ -119,20 +87,6 @@ TABLE = (
     S(
         "ckpt.write_failed/stream",
         "ckpt.write_failed",
-        (
-            "StreamWriter",
-            "unexpected pos",
-            "iostream error",
-            "failed to save checkpoint",
-            "ailed to save",
-            "ailed to write",
-            "rror saving checkpoint",
-            "rror writing",
-            "heckpoint save failed",
-            "save failed",
-            "aving checkpoint failed",
-            "write failed",
-        ),
         r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|(?i:(?:failed|unable|error|could "
         r"not)(?: to)? (?:sav|writ)\w* (?:the |a |async |distributed |model )*checkpoint)|"
         r"(?i:checkpoint (?:save|write|saving|writing)\b.{0,60}\b(?:failed|error))|(?i:(?:saving|writing)"
@@ -147,7 +101,6 @@ TABLE = (
     S(
         "ckpt.write_failed/space",
         "ckpt.write_failed",
-        ("o space left on device",),
         r"(?i)no space left on device",
         "[rank5]: OSError: [Errno 28] No space left on device: '/ckpt/run1/iter_0012500'",
         blame="rank",
@@ -157,14 +110,6 @@ TABLE = (
     S(
         "ckpt.tracker_inconsistent/megatron",
         "ckpt.tracker_inconsistent",
-        (
-            "in the metadata while max iteration",
-            "nvalid metadata file",
-            "tracker",
-            "latest",
-            "checkpoint tag",
-            "does not match the",
-        ),
         r"in the metadata while max iteration across the ranks|ERROR: Invalid metadata file|checkpoint "
         r"tag(?: name)? .* is not consistent across all ranks|"
         r"(?i:(?:tracker|latest(?:_checkpointed_iteration(?:\.txt)?)?)(?: file)?\b.{0,80}\b(?:points? "
@@ -177,13 +122,6 @@ TABLE = (
     S(
         "ckpt.silent_fresh_start/megatron",
         "ckpt.silent_fresh_start",
-        (
-            "could not find the metadata file",
-            "will start from random",
-            "nable to find latest file",
-            "random initialization",
-            "random weights",
-        ),
         r"could not find the metadata file|will not load any checkpoints and will start from random|Unable "
         r"to find latest file at|"
         r"(?i:(?:start(?:ing)?|continu(?:e|ing)|train(?:ing)?) (?:from|with) (?:random|randomly initiali[sz]ed)"
@@ -196,7 +134,6 @@ TABLE = (
     S(
         "fact:fresh_start",
         "fact:fresh_start",
-        ("rom scratch", "rom iteration", "rom step", "o checkpoint"),
         r"(?i)(?:training|starting|start) from scratch|no checkpoints? (?:was |were )?found|starting from "
         r"(?:iteration|step) 0\b",
         "No checkpoint found in /ckpt/run1, training from scratch",
@@ -204,43 +141,32 @@ TABLE = (
     S(
         "fact:async_scheduled",
         "fact:async_scheduled",
-        ("scheduled an async",),
         r"scheduled an async checkpoint save at iteration\s+(?P<iteration>\d+)",
         "  [2026-08-02 12:00:01.210000] scheduled an async checkpoint save at iteration   12000 to /ckpt/run1",
     ),
     S(
         "fact:async_saved",
         "fact:async_saved",
-        ("successfully saved checkpoint from iteration",),
         r"successfully saved checkpoint from iteration\s+(?P<iteration>\d+)",
         " [2026-08-02 12:01:07.733000] successfully saved checkpoint from iteration   12000 to /ckpt/run1",
     ),
     S(
         "ckpt.async_overlap/text",
         "ckpt.async_overlap",
-        (
-            "sync",
-            "n flight",
-            "still in progress",
-            "ot finished",
-            "in-flight",
-            "still being",
-            "previous save",
-            "revious checkpoint",
-            "background save",
-            "nfinali",
-            "econd",
-            " save",
-        ),
-        r"(?i)(?:second|another|new|next) (?:async\w* )?(?:checkpoint )?save\b.{0,80}\b(?:in[- ](?:flight|progress)|"
-        r"still running|still active|outstanding)|unfinali[sz]ed (?:async\w* )?(?:checkpoint|save)|"
-        r"(?:previous|last|earlier|another|prior)(?: async\w*)? (?:checkpoint|save|checkpoint save|"
-        r"async\w* save|saving|snapshot)\b.{0,80}\b(?:still|not (?:yet )?(?:finished|complete|finali[sz]ed)"
-        r"|in[- ](?:flight|progress)|running|pending|outstanding)|"
-        r"(?:checkpoint|save)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"
-        r"(?:waiting for|blocked (?:on|by)) (?:the |a )?(?:previous|last|prior) (?:async\w* )?(?:checkpoint|"
-        r"save)|async\w* (?:checkpoint |save )*saves? overlap|skipp\w+ (?:the |this )?(?:checkpoint|save)"
-        r".{0,60}(?:in[- ](?:flight|progress)|still|another|previous)",
+        r"(?i)\b(?:second|another|new|next) (?:async\w* )?(?:checkpoint )?save\b.{0,80}\b(?:in[- ](?:flight|progress)|"
+        r"still running|still active|outstanding)|"
+        r"\b(?:previous|prior|earlier|another|preceding|unfinali[sz]ed|pending|outstanding|last async\w*)\b.{0,30}\b"
+        + _SAVE
+        + r"\b.{0,80}\b"
+        + _OPEN
+        + r"|\blast (?:save|saving|snapshot|checkpoint save)\b.{0,80}\b"
+        + _OPEN
+        + r"|unfinali[sz]ed (?:async\w* )?(?:checkpoint|save)|"
+        r"(?:checkpoint|save|saving)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"
+        r"async\w* (?:checkpoint |save )*saves? (?:might be |may be |are |is )*not (?:yet )?finali[sz]ed|"
+        r"(?:wait\w* (?:for|on)|blocked (?:on|by))\b.{0,20}\b(?:previous|last|prior|pending|earlier) "
+        r"(?:async\w* )?(?:checkpoint|save)|async\w* (?:checkpoint |save )*saves? overlap|"
+        r"skipp\w+ (?:the |this )?(?:checkpoint|save).{0,60}(?:in[- ](?:flight|progress)|still|another|previous)",
         "WARNING: a previous async checkpoint save is still in progress, skipping the save at iteration 1200",
         depth=80,
         unless=r"(?i)evaluation|no (?:previous|async)",

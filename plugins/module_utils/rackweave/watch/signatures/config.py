@@ -8,17 +8,6 @@ TABLE = (
     S(
         "config.world_size/divide",
         "config.world_size",
-        (
-            "world_size",
-            "world size",
-            "WORLD_SIZE",
-            "orld size",
-            "number of GPUs",
-            "number of ranks",
-            "Invalid parallel dims",
-            "nvalid parallel",
-            "num_gpus",
-        ),
         r"(?i)\bworld[_ ]size\b ?[(:=]?\s*\d*\)?.{0,40}(?:is not|not|must be|should be|isn't) (?:be )?(?:evenly "
         r")?(?:divisible|a multiple|divided)|invalid parallel dims|"
         r"(?:number of (?:GPUs|ranks|processes))\b.{0,40}(?:not|must be) (?:evenly )?(?:divisible|a multiple)"
@@ -32,7 +21,6 @@ TABLE = (
     S(
         "config.batch_size/divide",
         "config.batch_size",
-        ("batch", "Batch"),
         r"(?i)check batch related parameters|(?:global|train|micro|mini)[_ -]?batch[_ -]?size\b.{0,120}(?:not|"
         r"must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|(?:a )?multiple|equal)|train_batch_size "
         r"is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|(?:a "
@@ -45,7 +33,6 @@ TABLE = (
     S(
         "config.zero_pipeline/deepspeed",
         "config.zero_pipeline",
-        ("ipeline", "PipelineEngine", "PipelineModule"),
         r"(?i)zero(?:[- ]?(?:stage|optimization))?[- =:]*[23]?\b.{0,60}(?:incompatible|not compatible|"
         r"not supported|cannot be (?:used|combined)|unsupported|does not work|doesn't support|can only "
         r"be used)\b.{0,60}pipeline|pipeline\b.{0,80}(?:incompatible|not compatible|not supported|cannot "

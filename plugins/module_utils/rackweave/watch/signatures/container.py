@@ -8,23 +8,6 @@ TABLE = (
     S(
         "container.import_failed/any",
         "container.import_failed",
-        (
-            "import docker image",
-            "manifest",
-            "pull access denied",
-            "pull image",
-            "toomanyrequests",
-            "unauthorized",
-            "ImagePull",
-            "docker://",
-            "enroot",
-            "sqsh",
-            "Error code:",
-            "image not known",
-            "returned error code",
-            "initializing source",
-            "failed to resolve reference",
-        ),
         r"pyxis: failed to (?:import|download)|manifest (?:for \S+ not found|unknown)|pull access denied|"
         r"(?i:failed to pull (?:and unpack )?image)|toomanyrequests|unauthorized: (?:authentication|access)"
         r"|ErrImagePull|ImagePullBackOff|"
@@ -39,27 +22,6 @@ TABLE = (
     S(
         "container.start_failed/any",
         "container.start_failed",
-        (
-            "container start failed",
-            "enroot-switchroot",
-            "nvidia-container-cli",
-            "OCI runtime",
-            "device driver",
-            "failed to create shim",
-            "enroot-mount",
-            "hook",
-            "spank_pyxis",
-            "Plugin initialization failed",
-            "pyxis: ",
-            "enroot-",
-            "executable file not found",
-            "container creation failed",
-            "start container",
-            "failed to create container",
-            "CrashLoopBackOff",
-            "CreateContainerError",
-            "RunContainerError",
-        ),
         r"pyxis: container start failed|enroot-(?:switchroot|mount|nsenter|mksquashovlfs|aufs2ovlfs)\S*: "
         r"(?:failed|error)|spank_pyxis\.so: (?:init|task_init|init_post_opt)\w*\(\) failed|task \d+ launch "
         r"failed: Plugin initialization failed|pyxis: (?:couldn't mkdir|seccomp filter failed|mkdir: cannot "

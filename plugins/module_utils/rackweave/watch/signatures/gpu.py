@@ -12,7 +12,6 @@ TABLE = (
     S(
         "gpu.fallen_off_bus/xid",
         "gpu.fallen_off_bus",
-        ("Xid",),
         _ANY_XID + r"79\b",
         "host1 kernel: NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
         blame="host",
@@ -21,7 +20,6 @@ TABLE = (
     S(
         "gpu.fallen_off_bus/text",
         "gpu.fallen_off_bus",
-        ("fallen off the bus", "GPU is lost", "device handle for GPU", "GPU_IS_LOST", "is inaccessible"),
         r"fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|Unable to determine the device handle for (?:gpu|"
         r"GPU).*(?:Unknown Error|lost|Not Found)",
         "host6 kernel: NVRM: fallen off the bus and is not responding to commands.",
@@ -31,7 +29,6 @@ TABLE = (
     S(
         "gpu.ecc_uncorrectable/xid",
         "gpu.ecc_uncorrectable",
-        ("Xid",),
         _ANY_XID + r"(?:48|63|94|95|140|171|172)\b",
         "host2 kernel: NVRM: Xid (PCI:0000:52:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable "
         "double bit error",
@@ -42,7 +39,6 @@ TABLE = (
     S(
         "gpu.ecc_uncorrectable/cuda",
         "gpu.ecc_uncorrectable",
-        ("ncorrectable ECC", "ncorrectable ecc", "ECCUncorrectable", "ncorrectable NVLink", "ECC error"),
         r"(?i)uncorrectable ECC error encountered|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|"
         r"double[- ]bit ECC error",
         "[rank11]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -52,7 +48,6 @@ TABLE = (
     S(
         "gpu.row_remap_failure/xid",
         "gpu.row_remap_failure",
-        ("Xid", "ow remap", "ow Remap"),
         _ANY_XID + r"64\b|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|"
         r"0\b))|Remapping Failure Occurred\s*: Yes",
         "host2 kernel: NVRM: Xid (PCI:0000:52:00): 64, Row remapping failure",
@@ -62,7 +57,6 @@ TABLE = (
     S(
         "gpu.gsp_timeout/xid",
         "gpu.gsp_timeout",
-        ("Xid",),
         _ANY_XID + r"(?:61|62|119|120|122|123)\b",
         "host11 kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2, name=nvidia-smi, Timeout after 6s of "
         "waiting for RPC response "
@@ -73,7 +67,6 @@ TABLE = (
     S(
         "gpu.gsp_timeout/text",
         "gpu.gsp_timeout",
-        ("GSP",),
         r"waiting for RPC (?:response )?from (?:GPU\d* ?)?GSP|GSP (?:task|firmware) (?:crash|timeout|error|"
         r"halt)|RmInitAdapter failed.*GSP",
         "NVRM: _kgspLogXid119: Timeout after 45s of waiting for RPC response from GPU0 GSP!",
@@ -83,7 +76,6 @@ TABLE = (
     S(
         "gpu.nvlink_error/xid",
         "gpu.nvlink_error",
-        ("Xid",),
         _ANY_XID + r"(?:74|137|14[4-9]|150)\b",
         "host9 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal "
         "error detected on link 14",
@@ -94,7 +86,6 @@ TABLE = (
     S(
         "gpu.nvlink_error/cuda",
         "gpu.nvlink_error",
-        ("NVLink", "nvlink", "NVLINK", "Nvlink"),
         r"(?i)uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE|cudaErrorNvlinkUncorrectable|"
         r"NVLink (?:training|initiali[sz]ation) (?:error|fail)|link \d+: <inactive>.*expected",
         "[rank4]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
@@ -104,7 +95,6 @@ TABLE = (
     S(
         "gpu.nvswitch_fatal/sxid",
         "gpu.nvswitch_fatal",
-        ("SXid",),
         r"SXid \(PCI:[0-9a-fA-F:.]+\): \d+, (?!Non-?[Ff]atal)(?:Fatal|FATAL)\b",
         "host9 kernel: nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
         blame="host",
@@ -113,15 +103,6 @@ TABLE = (
     S(
         "gpu.nvswitch_fatal/fabric",
         "gpu.nvswitch_fatal",
-        (
-            "ystem not yet initialized",
-            "SYSTEM_NOT_READY",
-            "SystemNotReady",
-            "atal error on NVSwitch",
-            "NVSwitch fatal error",
-            "abric manager",
-            "abric Manager",
-        ),
         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|(?i:fatal error.{0,40}NVSwi"
         r"tch)|"
         r"NVSwitch.{0,60}(?:fatal|in reset required)",
@@ -133,7 +114,6 @@ TABLE = (
     S(
         "gpu.app_fault/xid",
         "gpu.app_fault",
-        ("Xid",),
         _ANY_XID + r"(?:8|13|31|32|43|68|69|109)\b",
         "host2 kernel: NVRM: Xid (PCI:0000:cb:00): 31, pid=626486, name=pt_main_thread, Ch 00000008, "
         "intr 00000000. MMU Fault",
@@ -143,18 +123,6 @@ TABLE = (
     S(
         "gpu.app_fault/cuda",
         "gpu.app_fault",
-        (
-            "llegal memory access",
-            "unspecified launch failure",
-            "illegal instruction",
-            "isaligned address",
-            "nvalid program counter",
-            "ILLEGAL_ADDRESS",
-            "LAUNCH_FAILED",
-            "IllegalAddress",
-            "ardware stack error",
-            "nvalid address space",
-        ),
         r"an illegal memory access was encountered|unspecified launch failure|an illegal instruction was "
         r"encountered|misaligned address|"
         r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION)|cudaErrorIllegalAddres"
@@ -169,15 +137,6 @@ TABLE = (
     S(
         "gpu.driver_mismatch/nvml",
         "gpu.driver_mismatch",
-        (
-            "ersion mismatch",
-            "API mismatch",
-            "river version is insufficient",
-            "DriverMismatch",
-            "unsupported display driver",
-            "DRIVER_MISMATCH",
-            "LIB_RM_VERSION",
-        ),
         r"(?i)driver/library version mismatch|NVRM: API mismatch|CUDA driver version is insufficient for CUDA runtime|"
         r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver / "
         r"cuda driver combination|LIB_RM_VERSION_MISMATCH",

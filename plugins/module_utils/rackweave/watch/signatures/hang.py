@@ -8,7 +8,6 @@ TABLE = (
     S(
         "fact:watchdog",
         "fact:watchdog",
-        ("collective operation timeout",),
         r"(?:\[(?:PG [^\]]{0,80})?Rank (?P<inline>\d+)\] )?(?:Watchdog caught )?collective operation timeout: "
         r"Work\w+\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
         "[rank4]:[E318 07:39:53.792630246 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective "
@@ -19,16 +18,6 @@ TABLE = (
     S(
         "hang.collective_timeout/watchdog",
         "hang.collective_timeout",
-        (
-            "collective operation timeout",
-            "collective timeout",
-            "Timeout at NCCL work",
-            "Timeout at collective",
-            "timed out in",
-            "NCCL operations have failed",
-            "arrier",
-            "TimeoutError",
-        ),
         r"collective operation timeout|(?:due to|detected) a collective timeout|Timeout at (?:NCCL work|collective)|"
         r"Some NCCL operations have failed or timed out|failed to pass monitoredBarrier",
         "[rank4]:[E318 07:39:53.79 ProcessGroupNCCL.cpp:1834] [PG ID 2 PG GUID 9 Rank 4] Timeout at NCCL "
@@ -39,7 +28,6 @@ TABLE = (
     S(
         "hang.collective_timeout/gloo",
         "hang.collective_timeout",
-        ("Timed out waiting",),
         r"Timed out waiting \d+ ?ms for (?:recv|send)",
         "[rank3]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for "
         "recv operation to complete",
@@ -48,7 +36,6 @@ TABLE = (
     S(
         "fact:gloo_timeout",
         "fact:gloo_timeout",
-        ("Timed out waiting",),
         r"Timed out waiting \d+ ?ms for (?:recv|send)",
         "[rank3]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for "
         "recv operation to complete",
@@ -57,7 +44,6 @@ TABLE = (
     S(
         "hang.collective_timeout/barrier",
         "hang.collective_timeout",
-        ("monitoredBarrier",),
         r"Ranks? (?P<ranks>\d+(?:, ?\d+)*) failed to pass monitoredBarrier",
         "RuntimeError: Rank 3 failed to pass monitoredBarrier in 30000 ms",
         depth=43,
@@ -65,7 +51,6 @@ TABLE = (
     S(
         "hang.collective_timeout/store",
         "hang.collective_timeout",
-        ("store->get",),
         r"retrieving nccl(?:UniqueId|.*unique).* from \[(?P<rank>\d+)\].*wait timeout",
         "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
         "store by key '0', but "
@@ -75,7 +60,6 @@ TABLE = (
     S(
         "hang.watchdog_stuck/torch",
         "hang.watchdog_stuck",
-        ("watchdog got stuck", "eartbeat monitor timed out", "watchdog hang", "GIL", "atchdog thread"),
         r"watchdog got stuck|Heartbeat monitor timed out|due to ProcessGroup\w+ watchdog hang|Could not "
         r"acquire GIL within|"
         r"possible GIL induced hang",
@@ -86,15 +70,6 @@ TABLE = (
     S(
         "hang.no_progress/resiliency",
         "hang.no_progress",
-        (
-            "subsequent heartbeat",
-            "initial heartbeat",
-            "hang detected",
-            "ang detected",
-            "section timeout",
-            "ection timed out",
-            "No progress",
-        ),
         r"(?i)(?:\brank(?:MonitorServer)?[ =:]+(?P<rank>\d+)\b.{0,60})?did not get (?:subsequent|initial) heartbeat|"
         r"\bhang (?:was )?detected\b|no progress (?:for|in|within) [\d.]+|"
         r"section\(s\)? .*time[d-]* ?out",
@@ -106,17 +81,6 @@ TABLE = (
     S(
         "hang.desync/detail",
         "hang.desync",
-        (
-            "ismatch between collectives",
-            "ismatched collectives",
-            "ollective mismatch",
-            "collectives are mismatched",
-            "isagree",
-            "desync",
-            "Desync",
-            "message truncated",
-            "essage truncated",
-        ),
         # Each rank compares itself with rank 0, 1, 2 … and tells the first that differs: where two or more before it
         # agree, that one is odd.
         r"(?i)mismatch between collectives on ranks(?:.*but Rank (?P<rank>[2-9]|\d{2,}) is running)?|"
@@ -131,7 +95,6 @@ TABLE = (
     S(
         "hang.desync/lagging",
         "hang.desync",
-        ("lagging", "never joined any", "but didn't join", "haven't joined"),
         r"ranks? \[(?P<ranks>[\d, ]+)\] are the lagging|\[(?P<rank>\d+)\] (?:has |have )?never joined any|"
         r"Rank (?P<rank2>\d+) (?:is|was) lagging",
         "\t - To our best knowledge, ranks [4] are the lagging ranks that caused this timeout. They never "
@@ -141,7 +104,6 @@ TABLE = (
     S(
         "hang.desync/missing",
         "hang.desync",
-        ("issing ranks", "Missing Ranks", "missing_ranks", "Not all ranks joining"),
         r"(?i)missing[ _]ranks?['\"]?\s*[:=]\s*[\[{(]?(?P<ranks>\d+(?:, ?\d+)*)",
         "Not all ranks joining collective 5 at entry 3, missing ranks: {3}",
         depth=40,
@@ -149,7 +111,6 @@ TABLE = (
     S(
         "hang.process_dead/text",
         "hang.process_dead",
-        ("rank_monitor", "peer is dead", "considered dead"),
         r"(?i)\bpeer .{1,64} is (?:considered )?dead\b",
         "host1:5:5 [0] NCCL WARN RAS peer 192.0.2.9 is considered dead",
         depth=38,

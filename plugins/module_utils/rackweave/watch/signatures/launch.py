@@ -8,22 +8,6 @@ TABLE = (
     S(
         "launch.child_crash/signal",
         "launch.child_crash",
-        (
-            "SIGSEGV",
-            "SIGABRT",
-            "SIGBUS",
-            "SIGFPE",
-            "SIGILL",
-            "egmentation fault",
-            "Aborted",
-            "Bus error",
-            "Fatal Python error",
-            "Caught signal",
-            "Illegal instruction",
-            "loating point exception",
-            "oredump",
-            "core dumped",
-        ),
         r"Signal (?:4|6|7|8|11) \(SIG\w+\) received by PID|srun: error: (?P<host>[\w.-]+): tasks? [\d,-]+: "
         r"(?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception)|"
         r"Fatal Python error: (?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating)|Caught "
@@ -40,7 +24,6 @@ TABLE = (
     S(
         "launch.sigkill_unconfirmed/srun",
         "launch.sigkill_unconfirmed",
-        ("Killed", "return code = -", "SIGKILL", "exit code"),
         r"srun: error: (?P<host>[\w.-]+): tasks? [\d,-]+: Killed\b|exits with return code = -9\b|\bdied "
         r"with <Signals\.SIGKILL|is killed by signal: Killed|srun: error: (?P<host2>[\w.-]+): tasks? [\d,-]+: "
         r"Exited with exit code 137\b|^\S+: line \d+: +\d+ Killed\b",
@@ -51,7 +34,6 @@ TABLE = (
     S(
         "launch.child_failed/srun",
         "launch.child_failed",
-        ("Exited with exit code", "return code =", "returned non-zero exit status", "exit code"),
         r"srun: error: (?P<host>[\w.-]+): tasks? [\d,-]+: Exited with exit code (?!0\b|137\b|143\b)\d+|"
         r"exits with return code = (?!-|0\b)\d+|CalledProcessError: Command .* returned non-zero exit "
         r"status",
@@ -62,7 +44,6 @@ TABLE = (
     S(
         "launch.child_failed/agent",
         "launch.child_failed",
-        ("failed (exitcode",),
         r"failed \(exitcode: (?:[1-9]\d*)\) local_rank: (?P<local>\d+)",
         "E0802 07:15:59.627000 2606 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: "
         "1) local_rank: 5 "
@@ -73,7 +54,6 @@ TABLE = (
     S(
         "launch.sigkill_unconfirmed/agent",
         "launch.sigkill_unconfirmed",
-        ("failed (exitcode",),
         r"failed \(exitcode: (?:-9|137)\) local_rank: (?P<local>\d+)",
         "E0802 07:15:59.627000 2606 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: "
         "-9) local_rank: 5 "
@@ -84,7 +64,6 @@ TABLE = (
     S(
         "launch.child_crash/agent",
         "launch.child_crash",
-        ("failed (exitcode", "return code = -"),
         r"failed \(exitcode: -(?:4|6|7|8|11)\) local_rank: (?P<local>\d+)|exits with return code = -(?:4|6|7|8|11)\b",
         "E0802 07:15:59.627000 2606 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: "
         "-11) local_rank: 5 "
@@ -95,16 +74,6 @@ TABLE = (
     S(
         "launch.rdzv_unreachable/socket",
         "launch.rdzv_unreachable",
-        (
-            "client socket has",
-            "RendezvousConnectionError",
-            "failed to connect to any network address",
-            "onnection to the C",
-            "Connection refused",
-            "No route to host",
-            "connect() timed out",
-            "DistNetworkError",
-        ),
         r"client socket has timed out after \d+ ?m?s while trying to connect|client socket has failed "
         r"to connect to any network address|"
         r"(?:^|\.)RendezvousConnectionError|connection to the C10d store has failed|ConnectionRefusedError: "
@@ -118,16 +87,6 @@ TABLE = (
     S(
         "launch.rdzv_timeout/store",
         "launch.rdzv_timeout",
-        (
-            "RendezvousTimeoutError",
-            "clients joined",
-            "store based barrier",
-            "tore_based_barrier",
-            "RendezvousClosedError",
-            "join the rendezvous",
-            "waiting for clients",
-            "wait timeout",
-        ),
         r"(?:^|[ .])RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined|in store based "
         r"barrier|Timed out .*store_based_barrier|"
         r"(?i:timed? ?out .{0,60}join(?:ing)? the rendezvous)|DistStoreError: (?:wait timeout|Timed out)"
@@ -139,16 +98,6 @@ TABLE = (
     S(
         "launch.dns_failure/resolve",
         "launch.dns_failure",
-        (
-            "gai error",
-            "Name or service not known",
-            "name resolution",
-            "gaierror",
-            "getaddrinfo",
-            "esolve host",
-            "odename nor servname",
-            "No address associated",
-        ),
         r"gai error: -?\d+|socket\.gaierror|\[Errno -[235]\] |getaddrinfo\S* (?:failed|error|for)|(?i:could "
         r"not resolve host(?:name)?\b)|(?i:temporary failure in name resolution)|Name or service not known|"
         r"No address associated with hostname",
@@ -161,7 +110,6 @@ TABLE = (
     S(
         "launch.port_in_use/bind",
         "launch.port_in_use",
-        ("already in use", "EADDRINUSE"),
         r"(?i)address already in use|EADDRINUSE|(?:master|rendezvous|rdzv) port \d+ (?:is )?already in "
         r"use|port \d+ is already in use",
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
@@ -174,18 +122,6 @@ TABLE = (
     S(
         "launch.gpu_count_mismatch/cuda",
         "launch.gpu_count_mismatch",
-        (
-            "nvalid device ordinal",
-            "INVALID_DEVICE",
-            "your machine only has",
-            "No slot",
-            "visible",
-            "available GPUs",
-            "GPUs available",
-            "device count",
-            "device_count",
-            "nproc",
-        ),
         r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE\b|cudaErrorInvalidDevice\b|[Bb]ut your machine "
         r"only has|No slot '\d+' specified on host|"
         r"(?i:(?:nproc[-_ ]per[-_ ]node|local[_ ]world[_ ]size|local[_ ]rank|processes(?: per node)?)\b.{0,60}\b(?:e"
@@ -201,7 +137,6 @@ TABLE = (
     S(
         "fact:node_rank",
         "fact:node_rank",
-        ("node_rank", "node-rank"),
         r"(?:torchrun|torch\.distributed\.(?:run|launch)|deepspeed|accelerate|launch\.sh|python).*--(?:node[-_]rank|"
         r"machine_rank)[= ](?P<node_rank>\d+)",
         "host2: + torchrun --nnodes 4 --node_rank 0 --nproc_per_node 8",
@@ -210,14 +145,12 @@ TABLE = (
     S(
         "fact:nnodes",
         "fact:nnodes",
-        ("nnodes", "num_machines"),
         r"--(?:nnodes|num_machines)[= ](?P<nnodes>\d+)",
         "host2: + torchrun --nnodes 4 --node_rank 0 --nproc_per_node 8",
     ),
     S(
         "launch.launcher_orphaned/keepalive",
         "launch.launcher_orphaned",
-        ("keep-alive heartbeat", "orphan"),
         r"The node '(?P<node>[^']+)' has failed to send a keep-alive heartbeat|(?i:orphaned (?:launcher|"
         r"torchrun|agent))",
         "[2026-01-01 10:00:00] torch.distributed.elastic.rendezvous.dynamic_rendezvous: [WARNING] The "
@@ -229,7 +162,6 @@ TABLE = (
     S(
         "fact:forced_kill",
         "fact:forced_kill",
-        ("forcefully exiting", "forcefully exitting", "SIGKILL", "KillWait", "did not terminate", "ent KILL", "grace"),
         r"forcefully exitt?ing via Signals\.SIGKILL|(?i:sent (?:SIG)?KILL|sending (?:SIG)?KILL)|(?i:grace "
         r"(?:period|time) (?:exceeded|expired|is over|ended))",
         "W0802 10:00:30.1 2606 torch/distributed/elastic/multiprocessing/api.py:700] Unable to shutdown "
@@ -239,14 +171,12 @@ TABLE = (
     S(
         "fact:sigkill_entry",
         "fact:sigkill_entry",
-        ("SIGKILL",),
         r"Signal 9 \(SIGKILL\) received by PID",
         "  traceback : Signal 9 (SIGKILL) received by PID 14750",
     ),
     S(
         "launch.grace_exceeded/text",
         "launch.grace_exceeded",
-        ("grace", "Grace"),
         r"(?i)\b(?:grace (?:period|time)|kill ?wait)\b.{0,60}\b(?:exceeded|expired|over|ended)\b.{0,80}\b(?:sav|"
         r"checkpoint)|(?:sav|checkpoint)\w*\b.{0,80}\b(?:did not finish|not finished|unfinished|incomplete)"
         r"\b.{0,40}\b(?:within|before|in)\b.{0,40}\b(?:grace|kill|time limit|SIGKILL)",

@@ -8,14 +8,6 @@ TABLE = (
     S(
         "mem.cuda_oom/torch",
         "mem.cuda_oom",
-        (
-            "out of memory",
-            "OutOfMemoryError",
-            "OUT_OF_MEMORY",
-            "cudaErrorMemoryAllocation",
-            "ALLOC_FAILED",
-            "RESOURCE_EXHAUSTED",
-        ),
         r"(?:CUDA|HIP|XPU|NPU) out of memory\.? Tried|(?:CUDA|HIP) out of memory\b(?=\.|$)|\bOutOfMemoryError\b(?!.*"
         r"Java)|"
         r"(?:CUDA|HIP|Cuda|cuda)(?: driver| runtime)? ?(?:[Ff]ailure|error):?(?: \d+)? ?:?'?\(?(?:\d+ )?out of memory|"
@@ -31,7 +23,6 @@ TABLE = (
     S(
         "fact:nccl_alloc",
         "fact:nccl_alloc",
-        ("out of memory",),
         r"(?:NCCL WARN|Last error|NCCL error|Cuda failure).*out of memory",
         "host1:5:5 [0] include/alloc.h:180 NCCL WARN Cuda failure 'out of memory'",
         blame="both",
@@ -39,7 +30,6 @@ TABLE = (
     S(
         "mem.host_oom/kernel",
         "mem.host_oom",
-        ("ut of memory", "oom-kill", "oom_reaper"),
         r"(?:^|[: ])(?:Memory cgroup out of memory|Out of memory)(?:: Kill(?:ed)? process| \(oom_kill_allocating_tas"
         r"k\))|^oom-kill:|^oom_reaper: reaped",
         "host7 kernel: Memory cgroup out of memory: Killed process 14750 (pt_main_thread) total-vm:412004512kB",
@@ -50,16 +40,6 @@ TABLE = (
     S(
         "mem.host_oom/slurm",
         "mem.host_oom",
-        (
-            "oom-kill",
-            "oom_kill",
-            "Out Of Memory",
-            "out-of-memory handler",
-            "memory limit",
-            "OOM Killed",
-            "OOMKilled",
-            "OUT_OF_ME",
-        ),
         r"(?i:detected [1-9]\d* oom[-_]kill event)|srun: error: (?P<host>[\w.-]+): tasks? [\d,-]+: Out Of Memory|"
         r"killed by the cgroup out-of-memory handler|exceeded (?:job |step |virtual )?memory limit.*(?:kill|"
         r"at some point)|"
@@ -71,7 +51,6 @@ TABLE = (
     S(
         "mem.host_oom/ray",
         "mem.host_oom",
-        ("due to memory pressure", "running low on memory"),
         r"[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.*IP: (?P<host>[\w.:-]+?)\))?|"
         r"killed due to the node running low on memory",
         "(raylet) node_manager.cc:3064: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers "
@@ -82,14 +61,6 @@ TABLE = (
     S(
         "mem.host_oom/user",
         "mem.host_oom",
-        (
-            "MemoryError",
-            "annot allocate memory",
-            "can't allocate memory",
-            "nable to allocate",
-            "not enough memory: you tried",
-            "std::bad_alloc",
-        ),
         r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|DefaultCPUAllocator: "
         r"(?:can't allocate|not enough) memory|"
         r"what\(\): +std::bad_alloc",
@@ -103,7 +74,6 @@ TABLE = (
     S(
         "mem.shm_exhausted/nccl",
         "mem.shm_exhausted",
-        ("/dev/shm", "shared memory segment"),
         r"failed to extend /dev/shm|Error while creating shared memory segment|(?:No space left on device|"
         r"Disk quota).*/dev/shm|/dev/shm.*No space left",
         "host1:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB "
@@ -115,7 +85,6 @@ TABLE = (
     S(
         "mem.shm_exhausted/torch",
         "mem.shm_exhausted",
-        ("hared memory", "shm", "/torch_"),
         r"insufficient shared memory|workers? are out of shared memory|shared memory object </?torch_[^>]*>.*(?:No "
         r"space|Cannot allocate|Too many)|"
         r"(?:unable to (?:write to file|mmap|resize)|could not (?:open|unlink)).*</?torch_\d|out of shared "

@@ -8,7 +8,6 @@ TABLE = (
     S(
         "nccl.duplicate_gpu/nccl",
         "nccl.duplicate_gpu",
-        ("Duplicate GPU",),
         r"Duplicate GPU detected ?: rank (?P<rank>\d+) and rank (?P<rank2>\d+)",
         "host8:59522:59993 [0] init.cc:795 NCCL WARN Duplicate GPU detected : rank 6 and rank 4 both "
         "on CUDA device 31000",
@@ -18,7 +17,6 @@ TABLE = (
     S(
         "nccl.version_mismatch/nccl",
         "nccl.version_mismatch",
-        ("ismatched NCCL version", "NCCL version mismatch"),
         r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)(?: version \d+ rank (?P<rank2>\d+)"
         r")?|NCCL version mismatch",
         "host1:5:5 [0] init.cc:1100 NCCL WARN Mismatched NCCL version detected : rank 3 version 22803 "
@@ -29,7 +27,6 @@ TABLE = (
     S(
         "nccl.version_mismatch/bootstrap",
         "nccl.version_mismatch",
-        ("essage truncated",),
         r"(?<!peer )Message truncated ?: received \d+ bytes instead of \d+",
         "host1:5:5 [0] bootstrap.cc:87 NCCL WARN Bootstrap : Message truncated : received 256 bytes instead of 128",
         depth=33,
@@ -38,7 +35,6 @@ TABLE = (
     S(
         "fact:nccl_version",
         "fact:nccl_version",
-        ("NCCL version",),
         r"NCCL (?:INFO )?NCCL version (?P<version>\d+\.\d+\.\d+)|^NCCL version (?P<version2>\d+\.\d+\.\d+)",
         "host1:5:5 [0] NCCL INFO NCCL version 2.21.5+cuda12.4",
         blame="host",
@@ -46,7 +42,6 @@ TABLE = (
     S(
         "nccl.segfault/kernel",
         "nccl.segfault",
-        ("segfault", "general protection"),
         r"(?:segfault at|general protection fault).*\bin lib(?:nccl|rccl)[\w.-]*",
         "host1 kernel: python3[4242]: segfault at 0 ip 00007f2a sp 00007f1b error 4 in libnccl.so.2.21.5[7f2a+1000]",
         blame="host",
@@ -55,7 +50,6 @@ TABLE = (
     S(
         "fact:segv",
         "fact:segv",
-        ("egmentation fault", "SIGSEGV", "signal: Segm", "Segfault encountered"),
         r"Caught signal 11|!+ Segfault encountered|\bSegmentation fault\b|SIGSEGV|Signal: Segmentation",
         "[host1:4242 :0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))",
         blame="both",
@@ -63,9 +57,8 @@ TABLE = (
     S(
         "fact:nccl_frame",
         "fact:nccl_frame",
-        ("libnccl", "librccl", "nccl"),
-        r"^\s*(?:\[?#? ?\d+\]?|\[[^\]]*\] \[ ?\d+\]|==+)?\s*(?:0x[0-9a-f]+ )?.*(?:lib[nr]ccl[\w.-]*\.so[\w.]*\s*\(|"
-        r"/lib[nr]ccl[\w.-]*\.so[\w.]*\b|in (?:p?nccl[A-Z]\w+) ?\()",
+        r"(?:libnccl|librccl)[\w.-]*\.so[\w.]*\s*\(|/(?:libnccl|librccl)[\w.-]*\.so[\w.]*\b|\bin p?nccl[A-Z]\w+ ?\(|"
+        r"^\s*(?:#|\[)? ?\d+\]? .*\sp?nccl[A-Z]\w+ ?\(",
         " 2  /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5a3f0) [0x7f2a]",
         unless=r"NCCL (?:INFO|WARN)|Plugin|plugin|[Ll]oad(?:ed|ing)|version|cannot open|ImportError|LD_PRELOAD",
     ),

@@ -20,7 +20,6 @@ TABLE = (
     S(
         "net.retry_exceeded/nccl",
         "net.retry_exceeded",
-        ("Got completion",),
         r"Got completion (?:from peer " + _peer() + r" )?" + _STATUS + r"(?:12|13)\b)",
         "host7:19989:20082 [1] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 192.0.2.15<53249> "
         "with error 12, opcode 0, len 0, vendor err 129 (Send)",
@@ -28,21 +27,18 @@ TABLE = (
     S(
         "net.retry_exceeded/ucx",
         "net.retry_exceeded",
-        ("ransport retry count", "etry count exceeded", "etry counter exceeded"),
         r"(?i)transport retry count(?:er)? exceeded|RNR retry count(?:er)? exceeded",
         "[host7:12:0:12] ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81)",
     ),
     S(
         "fact:ucx_peer",
         "fact:ucx_peer",
-        (" dgid=",),
         r"\bQP 0x\w+ wqe\[.*\bdgid=(?:::ffff:)?(?P<peer>[\da-fA-F.:]+)",
         "[host7:12:0:12] ib_mlx5_log.c:177  RC QP 0x1b2 wqe[3]: SEND s-e [rqpn 0x2c1 dgid=::ffff:192.0.2.12]",
     ),
     S(
         "net.retry_exceeded/efa",
         "net.retry_exceeded",
-        ("nresponsive re", "nreachable remote"),
         r"(?i)(?:NET/OFI|efa|RDM).*(?:unresponsive rem?o?te?|unresponsive receiver|unreachable remote)",
         "host7:9:9 [0] NET/OFI Request completed with error. RC: 21. Error: unresponsive receiver",
         blame="",
@@ -50,7 +46,6 @@ TABLE = (
     S(
         "net.local_protection/nccl",
         "net.local_protection",
-        ("Got completion",),
         r"Got completion (?:from peer \S+ )?" + _STATUS + r"(?:1|2|4|6|7|8|9|10|11)\b)",
         "host5:68738:69060 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 192.0.2.11<39391> "
         "with error 4, opcode 32639, len 32639, vendor err 81 (Send)",
@@ -59,7 +54,6 @@ TABLE = (
     S(
         "net.local_protection/ucx",
         "net.local_protection",
-        ("ocal protection", "emote access"),
         r"(?i)\blocal protection(?: error)?\b.*(?:mlx5|synd|vend)|remote access (?:error )?on mlx5",
         "[host7:12:0:12] ib_mlx5_log.c:177  Local protection on mlx5_0:1/RoCE (synd 0x4 vend 0x51 hw_synd 0/0)",
         blame="both",
@@ -67,7 +61,6 @@ TABLE = (
     S(
         "net.flush_cascade/nccl",
         "net.flush_cascade",
-        ("Got completion",),
         r"Got completion (?:from peer \S+ )?" + _STATUS + r"5\b)",
         "host12:3468:3905 [4] transport/net_ib.cc:2358 NCCL WARN NET/IB: Got completion from peer 192.0.2.19<54862> "
         "with status=5 opcode=32616 len=0 vendor err 249 (Recv)",
@@ -77,7 +70,6 @@ TABLE = (
     S(
         "net.qp_connect_failed/modify",
         "net.qp_connect_failed",
-        ("ibv_modify_qp", "odify QP", "odify qp"),
         r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:Connection timed out|Network is unreachable|"
         r"No route to host|"
         r"Connection refused|Invalid argument|Remote I/O error|Transport endpoint|Resource temporarily|Unknown error)|"
@@ -90,7 +82,6 @@ TABLE = (
     S(
         "net.qp_connect_failed/create",
         "net.qp_connect_failed",
-        ("ibv_create_qp",),
         r"ibv_create_qp failed(?! with (?:error )?(?:\d+ )?Cannot allocate)",
         "host3:4940:4960 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed with error Invalid argument",
         blame="both",
@@ -99,7 +90,6 @@ TABLE = (
     S(
         "fact:proxy_connect",
         "fact:proxy_connect",
-        ("Failed to execute operation Connect",),
         r"Failed to execute operation Connect from rank (?P<rank>\d+)",
         "host3:4940:4960 [0] proxy.cc:1519 NCCL WARN [Proxy Service 8] Failed to execute operation Connect from rank "
         "8, retcode 2",
@@ -108,7 +98,6 @@ TABLE = (
     S(
         "net.gid_config/modify",
         "net.gid_config",
-        ("ibv_modify_qp",),
         r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:No such device|No such file|No data available|"
         r"Cannot assign requested|"
         r"Address not available)|ibv_modify_qp failed .*local GID (?:fe80::|::,)",
@@ -120,7 +109,6 @@ TABLE = (
     S(
         "net.gid_config/query",
         "net.gid_config",
-        ("RoceGetVersionNum", "ibv_query_gid", "GID", "gid"),
         r"failed in ncclIbRoceGetVersionNum|ibv_query_gid(?:_ex|_table)? failed|"
         r"(?i:(?:no|cannot find|could not find|failed to find) (?:a )?(?:usable |valid |suitable |matching "
         r")?(?:RoCE ?v?2? |IPv4 )*GID\b)|"
@@ -135,7 +123,6 @@ TABLE = (
     S(
         "net.mr_reg_failed/nccl",
         "net.mr_reg_failed",
-        ("ibv_reg_", "ibv_create_cq", "ibv_alloc_pd", "ibv_create_qp", "ibv_create_comp", "ibv_create_srq"),
         r"ibv_reg_(?:mr|dmabuf_mr)\w*(?:\(.*\))? failed|"
         r"ibv_(?:create_cq|alloc_pd|create_qp|create_comp_channel|create_srq)\w*(?:\(.*\))? failed(?: "
         r"with)?(?: error)?:? ?(?:\d+ )?Cannot allocate memory",
@@ -148,7 +135,6 @@ TABLE = (
     S(
         "net.mr_reg_failed/other",
         "net.mr_reg_failed",
-        ("register memory", "register mr", "memory region", "locked memory", "reg_mr"),
         r"(?i)(?:unable|failed|could ?n[o']t) (?:to )?register (?:a )?(?:memory|mr)\b|(?:unable|failed)"
         r" to create (?:a )?memory region|"
         r"max(?:imum)? locked memory.*(?:unlimited|ulimit)|couldn't allocate MR",
@@ -160,7 +146,6 @@ TABLE = (
     S(
         "net.mr_reg_failed/rlimit",
         "net.mr_reg_failed",
-        ("RLIMIT_MEMLOCK",),
         r"RLIMIT_MEMLOCK is \d+ bytes",
         "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
         blame="both",
@@ -170,15 +155,6 @@ TABLE = (
     S(
         "net.ib_init_failed/open",
         "net.ib_init_failed",
-        (
-            "ibv_open_device",
-            "open device",
-            "libibverbs",
-            "ibv_get_device_list",
-            "ibv_query_device",
-            "ibv_query_port",
-            "query device",
-        ),
         r"ibv_open_device failed|NET/IB\S* ?: Unable to (?:open|query) (?:device|port)|Failed to open libibverbs|"
         r"ibv_(?:get_device_list|query_device\w*|query_port) failed|Failed to query device",
         "host3:1201:1260 [0] transport/net_ib.cc:148 NCCL WARN NET/IB : Unable to open device mlx5_bond_0",
@@ -189,7 +165,6 @@ TABLE = (
     S(
         "net.ib_init_failed/forced",
         "net.ib_init_failed",
-        ("initialize any NET plugin", "Error: network"),
         r"Failed to initialize any NET plugin|Error: network .{1,64} not found",
         "host1:610:680 [0] net.cc:306 NCCL WARN Error: network IB not found.",
         blame="both",
@@ -199,7 +174,6 @@ TABLE = (
     S(
         "net.bootstrap_unreachable/connect",
         "net.bootstrap_unreachable",
-        ("onnect to", "connect returned", "socketFinalizeConnect"),
         r"(?:socketStartConnect|socketPollConnect|socketFinalizeConnect|socketConnect\w*): ?(?:Connect|"
         r"connect) to " + _peer(1) + r" "
         r"(?:failed|returned)|Call to connect (?:to )?" + _peer(2) + r" (?:returned|failed)|"
@@ -211,14 +185,6 @@ TABLE = (
     S(
         "net.bootstrap_unreachable/interface",
         "net.bootstrap_unreachable",
-        (
-            "o socket interface found",
-            "o interface found",
-            "ind interface",
-            "ind address for",
-            "resolve address for",
-            "bind to any interface",
-        ),
         r"(?i)no (?:socket )?interface found|unable to find (?:address|interface) for: \S+|failed to find "
         r"(?:an? )?interface\b|"
         r"unable to resolve address for",
@@ -228,7 +194,6 @@ TABLE = (
     S(
         "net.bootstrap_unreachable/gloo",
         "net.bootstrap_unreachable",
-        ("connectFullMesh failed", "onnect timeout", "SO_ERROR", "connect failed"),
         r"[Cc]onnectFullMesh failed|gloo/transport/tcp/\w+\.cc:\d+\] (?:.*SO_ERROR: |connect(?:ion)? (?:timeout|"
         r"failed)|[Cc]onnect timeout)",
         "[rank1]: RuntimeError: Gloo connectFullMesh failed with [third_party/gloo/gloo/transport/tcp/pair.cc:144] "
@@ -238,14 +203,12 @@ TABLE = (
     S(
         "fact:gloo_remote",
         "fact:gloo_remote",
-        ("SO_ERROR", "remote=["),
         r"(?:SO_ERROR|connect).{0,160}?remote=\[" + r"(?P<peer>[\w.:%-]+?)" + r"\]",
         "SO_ERROR: Connection refused, remote=[192.0.2.7]:51234",
     ),
     S(
         "net.peer_closed/nccl",
         "net.peer_closed",
-        ("losed by remote peer", "Call to recv from", "Call to send to", "Call to recv", "failed : Broken pipe"),
         r"Connection closed by remote peer "
         + _peer(1)
         + r"|Call to (?:recv from|send to|recv|send) "
@@ -260,7 +223,6 @@ TABLE = (
     S(
         "net.peer_closed/gloo",
         "net.peer_closed",
-        ("onnection closed by peer", "Connection reset by peer", "Broken pipe", "ead error"),
         r"(?:Connection closed by peer|(?:[Rr]ead|[Ww]rite|writev|readv)(?: error)?) "
         + r"\[?(?P<peer>[A-Za-z0-9][\w.%-]*|[0-9a-fA-F:.]+(?:%\w+)?)\]?:\d+(?::|"
         r"\.|,|\s|$)",
@@ -272,7 +234,6 @@ TABLE = (
     S(
         "net.peer_closed/store",
         "net.peer_closed",
-        ("recvValue", "sendBytes", "store->get", "TCPStore"),
         r"(?:recvValue\w*|sendBytes|recvBytes) failed on |store->get\('\d+'\) got error: (?!.*wait timeout)",
         "[rank3]:[W socket.cpp] [c10d] recvValue failed on SocketImpl(fd=64, addr=[host1]:53312, remote=[host0]:295"
         "00): "
@@ -284,7 +245,6 @@ TABLE = (
     S(
         "net.peer_closed/remote_error",
         "net.peer_closed",
-        ("remote process exited", "ncclRemoteError"),
         r"remote process exited or there was a network error|ncclRemoteError",
         "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5",
         role="cascade",
@@ -293,7 +253,6 @@ TABLE = (
     S(
         "net.peermem_invalid_context/kernel",
         "net.peermem_invalid_context",
-        ("invalid context",),
         r"(?:nvidia[-_]peermem|nv_peer_mem|nv_get_p2p|nv_mem_).*(?i:detected invalid context)",
         "host3 kernel: nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping "
         "further processing",
@@ -303,7 +262,6 @@ TABLE = (
     S(
         "net.nic_power/mlx5",
         "net.nic_power",
-        ("nsufficient power", "power budget", "Power budget"),
         r"(?i)detected insufficient power on the PCIe slot|insufficient power (?:was )?(?:detected|supplied|budget)|"
         r"(?:module|port).*(?:high power|power budget) (?:exceeded|is not supported)|power budget exceeded",
         "host8 kernel: mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 2): Detected insufficient power "
@@ -314,19 +272,6 @@ TABLE = (
     S(
         "net.link_degraded/speed",
         "net.link_degraded",
-        (
-            "speed change",
-            "Could be",
-            "egraded",
-            "educed speed",
-            "educed width",
-            "educed rate",
-            "ymbol error",
-            "ymbolError",
-            "ink width",
-            "FEC",
-            "BER",
-        ),
         r"(?i)\b(?:port|link|NET/IB).*speed change|\( ?Could be [\d.x]+|(?:link|port|cable)\b.{0,40}\bdegraded|"
         r"degraded (?:link|speed|width)\b|"
         r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol ?error\w*|effective BER|raw BER)"
@@ -340,7 +285,6 @@ TABLE = (
     S(
         "net.link_degraded/pcie",
         "net.link_degraded",
-        ("limited by",),
         r"(?:mlx\d_core|bnxt_en|\bice|irdma|hfi1) [0-9a-f:.]+: .*available PCIe bandwidth, limited by",
         "host2 kernel: mlx5_core 0000:41:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s "
         "PCIe x8 link at "
@@ -351,11 +295,12 @@ TABLE = (
     S(
         "net.link_degraded/words",
         "net.link_degraded",
-        ("dropped", "reduced to", "egotiated down", "owngraded", "came up", "fell to", "egraded to"),
         r"(?i)(?:\bport\b|\blink\b|mlx\d_\d+|\brate\b).{0,60}\b(?:dropped|reduced|fell|downgraded|degraded|"
         r"negotiated down|came up)"
         r"\b (?:from .{1,24} )?(?:to|at) (?:only )?\d+ ?(?:G|Gb|Gbps|Gb/s|Mb/s|x\b)(?:.{0,40}\b(?:instead "
-        r"of|expected|of)\b)?",
+        r"of|expected|of)\b)?|"
+        r"(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+).{0,60}\b(?:rate|speed|width)\b.{0,12}?\d+ ?(?:G\w*(?:/s\w*)?|"
+        r"x)?\b.{0,20}\b(?:expect\w*|should be|instead of|want\w*|nominal|configured)\b.{0,12}?\d+",
         "host2 kernel: mlx5_core 0000:41:00.0 mlx5_0: Port 1 link rate dropped from 400 Gb/s to 100 Gb/s",
         blame="host",
         unless=r"(?i)loss|throughput|learning|tokens|samples|temperature",

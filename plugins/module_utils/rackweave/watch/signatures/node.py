@@ -8,17 +8,6 @@ TABLE = (
     S(
         "node.cpu_lockup/kernel",
         "node.cpu_lockup",
-        (
-            "soft lockup",
-            "ard LOCKUP",
-            "hard lockup",
-            "detected stall",
-            "self-detected stall",
-            "Machine Check",
-            "Kernel panic",
-            "kernel panic",
-            "detected expedited",
-        ),
         r"\bBUG: soft lockup|(?:detected )?hard (?:LOCKUP|lockup) on cpu|rcu\w*:? .{0,40}(?:self-)?detected "
         r"(?:expedited )?stalls?\b|"
         r"Machine Check Exception|\[Hardware Error\]: .*Machine Check|Kernel panic - not syncing",

@@ -8,7 +8,6 @@ TABLE = (
     S(
         "num.sdc_persistent/megatron",
         "num.sdc_persistent",
-        ("ossible persistent error", "not reproducible on a different GPU", "FAILED_ON_RESULT_VALIDATION"),
         r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible persistent error|not reproducible "
         r"on a different GPU)|"
         r"Possible persistent error!|not reproducible on a different GPU",
@@ -19,14 +18,6 @@ TABLE = (
     S(
         "num.sdc_suspect/megatron",
         "num.sdc_suspect",
-        (
-            "ossible transient error",
-            "not reproducible within the tolerance",
-            "rerun on a different GPU",
-            "is reproducible within the tolerance",
-            "RESUME_TO_DISAMBIGUATE",
-            "GPU for disambiguation",
-        ),
         r"Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.*(?:Possible transient error|reproducible "
         r"within the tolerance|rerun on a different GPU)|"
         r"rank (?P<rank2>\d+) on node (?P<host2>[\w.-]+):.*(?:possible transient error|GPU for disambiguation)|"
@@ -39,7 +30,6 @@ TABLE = (
     S(
         "num.sdc_suspect/other",
         "num.sdc_suspect",
-        ("ilent data corruption", "SDC", "hecksum mismatch across", "replicas differ", "eplica mismatch"),
         r"(?i)silent data corruption (?:suspected|detected|found)|\bSDC (?:suspected|detected)|(?:gradient|"
         r"parameter|weight|replica)\w* (?:checksum|hash)(?:es)? (?:mismatch|differ)",
         "[rank5]: ERROR silent data corruption suspected: gradient checksum mismatch across data-parallel replicas",
@@ -50,7 +40,6 @@ TABLE = (
     S(
         "num.nan/megatron",
         "num.nan",
-        ("nexpected result nan", "nexpected result inf"),
         r"[Rr]ank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.{0,40}Unexpected result (?:nan|-?inf)\b",
         "RuntimeError: Rank 5, node host1, device 5, iteration #9: Unexpected result nan (message='found NaN in local "
         "forward loss calculation')",
@@ -60,7 +49,6 @@ TABLE = (
     S(
         "num.nan/text",
         "num.nan",
-        ("NaN", "nan", "Nan", "inf "),
         r"found (?:NaN|Inf)(?: or Inf)? in (?:local )?(?:grad|forward loss|loss)|(?i:\bloss (?:is|became|"
         r"was|turned|has become|diverged to)(?: now)?:? \(?(?:nan|inf))|"
         r"(?i:\b(?:loss|gradient norm) of step \d+ is -?(?:nan|inf)\b)|"
@@ -78,7 +66,6 @@ TABLE = (
     S(
         "fact:nan_rank",
         "fact:nan_rank",
-        ("found NaN", "found Inf"),
         r"(?:^|[: ])Rank (?P<rank>\d+): found (?:NaN|Inf)(?:.*node: (?P<host>[\w.-]+))?",
         "AssertionError: Rank 5: found NaN in local forward loss calculation. Device: 5, node: host3",
         blame="",
@@ -86,7 +73,6 @@ TABLE = (
     S(
         "num.fp16_scale_exhausted/text",
         "num.fp16_scale_exhausted",
-        ("loss scale already at minimum", "inimum loss scale reached", "loss scale has been reduced to"),
         r"[Cc]urrent loss scale already at minimum|Minimum loss scale reached|Loss scale .{0,30}(?:below|"
         r"reached).{0,20}minimum",
         "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
@@ -95,7 +81,6 @@ TABLE = (
     S(
         "num.loss_spike/text",
         "num.loss_spike",
-        ("spike", "Spike"),
         r"(?i)\bloss spike (?:was )?(?:detected|found|at)|spike in (?:the )?loss|spiky loss|unexpectedly large",
         "WARNING: loss spike detected at step 1200: 9.1 (mean 2.3)",
         depth=72,

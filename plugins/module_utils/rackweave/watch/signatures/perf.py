@@ -8,7 +8,6 @@ TABLE = (
     S(
         "perf.straggler/text",
         "perf.straggler",
-        ("traggler", "slow rank", "lowest rank", "Slow rank", "slow node"),
         r"(?i)stragglers?[^|\n]{0,60}?\brank[s]?[ :=#]*\[?\{?(?P<rank>\d+)|\brank[ :=#]*(?P<rank2>\d+)"
         r"[^|\n]{0,60}?(?:is|as|was|identified as|detected as|flagged as)? ?(?:a |the )?straggler\b|"
         r"(?:slow(?:est)? rank)[ :=#]*(?P<rank3>\d+)(?=.{0,60}(?:slower|behind|x\b))",
@@ -20,7 +19,6 @@ TABLE = (
     S(
         "perf.straggler/nemo",
         "perf.straggler",
-        ("STRAGGLER DETECTION WARNING",),
         r"STRAGGLER DETECTION WARNING.*[Aa]ffected ranks?: \[?(?P<ranks>\d+(?:, ?\d+)*)",
         "[NeMo W 2026-08-02 03:11:07 straggler_det_callback:210] STRAGGLER DETECTION WARNING: Some GPUs have worse "
         "individual performance. Affected ranks: [3, 7]",
@@ -29,7 +27,6 @@ TABLE = (
     S(
         "perf.straggler/node",
         "perf.straggler",
-        ("traggler",),
         r"(?i)\bnode[ :=#]*(?P<host>[a-z][\w.-]*\d[\w.-]*)[^|\n]{0,40}straggler|stragglers?[^|\n]{0,30}node[s]?[ "
         r":=#]*\[?'?(?P<host2>[a-z][\w.-]*\d[\w.-]*)",
         "[2026-01-01 10:00:00] [WARNING] node host12 is a straggler (check took 41 s, median 12 s)",
@@ -39,7 +36,6 @@ TABLE = (
     S(
         "perf.straggler/throttle",
         "perf.straggler",
-        ("Slowdown", "throttl", "Throttl"),
         r"(?i)(?:HW|SW) (?:thermal |power brake )?slowdown\s*:\s*active\b|(?:gpu|clocks?)\b.{0,40}(?:thermal|"
         r"power)\w* throttl(?:ed|ing)",
         "host3:        HW Thermal Slowdown                        : Active",
@@ -50,7 +46,6 @@ TABLE = (
     S(
         "perf.slowdown/text",
         "perf.slowdown",
-        ("lowdown", "slower than", "throughput dropped", "Throughput dropped", "hroughput degrad"),
         r"(?i)throughput (?:has )?(?:dropped|degraded|fell)\b.{0,40}\d|(?:all ranks|every rank|step time|"
         r"iteration time)\b.{0,60}(?:slower than|[\d.]+x slower)|slowdown (?:was )?detected",
         "WARNING: throughput dropped from 412 to 201 TFLOP/s/GPU on all ranks",

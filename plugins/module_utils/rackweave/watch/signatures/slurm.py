@@ -8,7 +8,6 @@ TABLE = (
     S(
         "slurm.node_fail/srun",
         "slurm.node_fail",
-        ("ode failure on", "failure of node", "setting DOWN", "NODE_FAIL", "odes ", "DUE TO NODE FAILURE"),
         r"(?:srun|salloc|sbatch): error: Node failure on (?P<hosts>\S+)|due to failure of node (?P<hosts2>[\w.\[\],-"
         r"]+)|[Nn]odes? (?P<hosts3>[\w.\[\],-]+) not responding, setting DOWN|"
         r"node (?P<hosts4>[\w.\[\],-]+) (?:is )?(?:now )?(?:set(?:ting)? (?:to )?)?DOWN\b(?!\*)",
@@ -18,7 +17,6 @@ TABLE = (
     S(
         "fact:node_failure_line",
         "fact:node_failure_line",
-        ("DUE TO NODE FAILURE", "NODE_FAIL"),
         r"CANCELLED AT \S+ DUE TO NODE FAILURE|\bNODE_FAIL\b",
         "slurmstepd: error: *** STEP 4412.0 ON host1 CANCELLED AT 2026-08-02T03:12:55 DUE TO NODE FAILURE, "
         "SEE SLURMCTLD LOG FOR DETAILS ***",
@@ -26,7 +24,6 @@ TABLE = (
     S(
         "fact:not_responding",
         "fact:not_responding",
-        ("not responding", "now responding", "returned to service"),
         r"Nodes? (?P<hosts>[\w.\[\],-]+) (?P<state>not responding|now responding|returned to service)|"
         r"[Nn]ode (?P<hosts2>[\w.\[\],-]+) (?P<state2>now responding|returned to service)",
         "[2026-08-02T03:07:55.120] error: Nodes host5 not responding",
@@ -34,7 +31,6 @@ TABLE = (
     S(
         "slurm.time_limit/slurm",
         "slurm.time_limit",
-        ("DUE TO TIME LIMIT", "TIMEOUT", "exhausted its time", "TimeLimit", "ime limit"),
         r"DUE TO TIME LIMIT|(?:Time limit exhausted|exceeded time limit|exhausted its time limit) (?:for "
         r")?(?:JobId=|job )?\d*|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bTIMEOUT\b|JobState=TIMEOUT",
         "slurmstepd: error: *** JOB 4412 ON host1 CANCELLED AT 2026-08-02T09:09:37 DUE TO TIME LIMIT ***",
@@ -43,7 +39,6 @@ TABLE = (
     S(
         "slurm.preempted/slurm",
         "slurm.preempted",
-        ("PREEMPTION", "PREEMPTED", "reempted", "preempting"),
         r"(?i:DUE TO PREEMPTION)|^\s*\d+(?:_\d+)?(?:\.\w+)?\s.*\bPREEMPTED\b|JobState=PREEMPTED|(?:JobId=\d+|"
         r"job \d+)\b.{0,60}\b[Pp]reempted\b|[Pp]reempted (?:JobId=|job )\d+",
         "slurmstepd: error: *** STEP 4412.0 ON host1 CANCELLED AT 2026-08-02T09:09:37 DUE TO PREEMPTION ***",
@@ -52,7 +47,6 @@ TABLE = (
     S(
         "fact:cancelled",
         "fact:cancelled",
-        ("CANCELLED AT", "DUE TO JOB REQUEUE", "Job/step aborted", "death signal", "SignalException"),
         r"CANCELLED AT \S+(?! DUE TO)|DUE TO JOB REQUEUE|Received \d+ death signal|SignalException: Process "
         r"\d+ got signal",
         "slurmstepd: error: *** STEP 4412.0 ON host2 CANCELLED AT 2026-08-02T17:00:00 ***",
@@ -61,20 +55,6 @@ TABLE = (
     S(
         "slurm.requeued_held/reason",
         "slurm.requeued_held",
-        (
-            "requeued held",
-            "requeued_held",
-            "requeued in held",
-            "equeue and hold",
-            "requeued and held",
-            "JobHeldAdmin",
-            "SPECIAL_EXIT",
-            "REQUEUE_HOLD",
-            "equeueHold",
-            "Prolog error",
-            "rolog",
-            "launch fail",
-        ),
         r"\((?:job )?(?:launch (?:failed|failure)(?: limit exceeded)?,? )?requeued(?: and| in)? held(?: "
         r"state)?\)|(?i:requeued (?:in|and) held)|JobHeldAdmin|SPECIAL_EXIT|REQUEUE_HOLD|"
         r"(?i:launch[ _]fail[a-z]*(?:[ _]limit[ _]exceeded)?[ _]requeued[ _]held)|Reason=\w*requeued_held",
@@ -84,7 +64,6 @@ TABLE = (
     S(
         "slurm.requeued_held/prolog",
         "slurm.requeued_held",
-        ("rolog",),
         r"(?i:prolog|job env setup)(?:.{0,30}failure)? on node (?P<hosts>[\w.\[\],-]+), draining|(?i:prolog "
         r"(?:launch )?fail\w*).{0,80}node(?:s|list)?[ =:]+(?P<hosts2>[\w.\[\],-]+)|"
         r"(?i:prolog failed(?:,)? (?:status|rc)\b)",
@@ -96,7 +75,6 @@ TABLE = (
     S(
         "fact:drain_row",
         "fact:drain_row",
-        ("rolog error", "ill task failed", "Not responding", "NHC", "rain"),
         r"^(?P<reason>Prolog error|Kill task failed|Not responding|Epilog error|batch job complete failure)"
         r"\s+\S+\s+\S+\s+(?P<hosts>[\w.\[\],-]+)",
         "Prolog error         slurm     2026-08-02T04:00:12 host2",
@@ -104,17 +82,6 @@ TABLE = (
     S(
         "slurm.step_launch_failed/srun",
         "slurm.step_launch_failed",
-        (
-            "Task launch for",
-            "pplication launch failed",
-            "aunch failed",
-            "nable to create step",
-            "job credential",
-            "execve()",
-            "nable to confirm allocation",
-            "unge decode",
-            "ob launch",
-        ),
         r"Task launch for (?:StepId=)?\S+ failed on node (?P<hosts>[\w.\[\],-]+)|Application launch failed:|"
         r"Job launch failed|"
         r"Unable to create step for job \d+: (?!.*(?:gres|GRES|generic resource|temporarily unavailable|"
@@ -127,7 +94,6 @@ TABLE = (
     S(
         "slurm.gres_invalid/submit",
         "slurm.gres_invalid",
-        ("eneric resource", "GRES", "gres"),
         r"Invalid generic resource \(gres\)|(?i:requested GRES option unsupported)|Invalid GRES|(?i:gres/\w+ "
         r".{0,40}(?:not (?:configured|found|valid)|invalid|unsupported))|Insufficient GRES available",
         "srun: error: Unable to create step for job 4412: Invalid generic resource (gres) specification",
@@ -136,7 +102,6 @@ TABLE = (
     S(
         "slurm.config_unavailable/source",
         "slurm.config_unavailable",
-        ("configuration source", "fetch_config", "DNS SRV"),
         r"[Cc]ould not establish a configuration source|fetch_config: DNS SRV lookup failed|"
         r"resolve_ctls_from_dns_srv: res_nsearch error",
         "srun: fatal: Could not establish a configuration source",
@@ -145,15 +110,6 @@ TABLE = (
     S(
         "slurm.config_unavailable/submit",
         "slurm.config_unavailable",
-        (
-            "node configuration is not available",
-            "configuration not available",
-            "can not be satisfied",
-            "Node count specification invalid",
-            "BadConstraints",
-            "partition configuration",
-            "More processors requested",
-        ),
         r"Requested node configuration is not available|Requested partition configuration not available|"
         r"Memory specification can not be satisfied|Node count specification invalid|\(BadConstraints\)|"
         r"More processors requested than permitted",
@@ -163,7 +119,6 @@ TABLE = (
     S(
         "slurm.controller_unreachable/any",
         "slurm.controller_unreachable",
-        ("contact slurm controller", "lurm controller", "slurmctld"),
         r"(?i)unable to contact slurm controller|slurm(?:ctld)?(?: primary| backup)? controller\b.{0,30}(?:not "
         r"responding|down|unreachable)|slurmctld\)? (?:is |at \S+ is )?(?:not responding|DOWN\b|unreachable)"
         r"|error: .*(?:connect|contact).{0,30}slurmctld",
@@ -174,7 +129,6 @@ TABLE = (
     S(
         "fact:controller_back",
         "fact:controller_back",
-        ("ontroller", "lurmctld", "Submitted batch job"),
         r"(?i)(?:re-?connected|connection (?:re-?established|restored)|now responding|is UP\b|are UP).{0,40}|"
         r"Submitted batch job \d+|registered with slurmctld",
         "Slurmctld(primary) at head1 is UP",
@@ -183,7 +137,6 @@ TABLE = (
     S(
         "slurm.unkillable_step/stepd",
         "slurm.unkillable_step",
-        ("NOT ENDING WITH SIGNALS", "not ending with signals", "nkillable", "ill task failed", "UNKILLABLE"),
         r"ON (?P<host>\S+) AT \S+ DUE TO JOB NOT ENDING WITH SIGNALS|(?i:not ending with signals)|(?i:unkillable "
         r"step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|"
         r"Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|on node\(?s?\)?=(?P<host4>[\w.-]+): Kill "

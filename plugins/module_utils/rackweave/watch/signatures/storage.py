@@ -8,7 +8,6 @@ TABLE = (
     S(
         "storage.io_error/errno",
         "storage.io_error",
-        ("nput/output error", "EIO", "emote I/O error", "ead-only file system", "Errno", "os error"),
         r"\[Errno (?:5|121|30)\] (?:Input/output error|Remote I/O error|Read-only file system)|(?:^|: "
         r")Input/output error\b|\(os error 5\)|(?:errno|error|failed with|rc)\W{1,3}-?EIO\b|: Read-only "
         r"file system\b",
@@ -19,7 +18,6 @@ TABLE = (
     S(
         "storage.io_error/kernel",
         "storage.io_error",
-        ("I/O error", "EXT", "XFS", "nvme", "emounting filesystem read-only", "edium error", "edium Error"),
         r"(?:Buffer )?I/O error(?:,| on) dev|blk_update_request: .*I/O error|EXT4-fs error|XFS \(\S+\): "
         r".*(?:I/O error|[Cc]orruption|[Ss]hutting down)|nvme\d* ?nvme\d+: .*(?:controller is down|I/O "
         r"\d+ .*timeout|Device not ready)|"
@@ -31,7 +29,6 @@ TABLE = (
     S(
         "storage.quota/errno",
         "storage.quota",
-        ("uota exceeded", "Errno", "o space left on device", "inode", "uota limit", "EDQUOT"),
         r"(?i:disk quota exceeded)|\[Errno 122\]|\bEDQUOT\b|(?i:quota (?:limit )?(?:has been )?(?:exceeded|reached))|"
         r"(?i:no space left on device).*(?:/tmp/|/var/|\.cache|/wandb|triton|inode)|(?i:(?:out of|no free|"
         r"no more) inodes|inodes? (?:usage|use)?.{0,20}100 ?%)",
@@ -43,7 +40,6 @@ TABLE = (
     S(
         "storage.stale_handle/errno",
         "storage.stale_handle",
-        ("tale file handle", "tale NFS file handle", "ESTALE", "Errno"),
         r"(?i:stale (?:nfs )?file handle)|\[Errno 116\]|\bESTALE\b",
         "[rank17]: OSError: [Errno 116] Stale file handle",
         blame="both",
@@ -52,19 +48,6 @@ TABLE = (
     S(
         "fact:mount_lost",
         "fact:mount_lost",
-        (
-            "not responding",
-            "was lost; in progress",
-            "ill wait for recovery",
-            "has timed out for",
-            "mds",
-            "hung",
-            "eer is down",
-            "rpc",
-            "expelled",
-            "lease",
-            "nreachable",
-        ),
         r"nfs: server (?P<target>\S+) not responding|(?P<target2>[\w-]+): Connection to \S+ \(at [^)]*\) was lost|"
         r"ceph: (?P<target3>mds\d+) (?:hung|caps stale)|Lustre\w*: .*Request sent has (?:timed out|failed)",
         "host4 kernel: nfs: server 192.0.2.30 not responding, still trying",
@@ -73,7 +56,6 @@ TABLE = (
     S(
         "fact:mount_back",
         "fact:mount_back",
-        ("nfs: server", "onnection restored", "came back", "recover"),
         r"nfs: server (?P<target>\S+) OK\b|(?P<target2>[\w-]+): Connection restored to|ceph: (?P<target3>mds\d+)"
         r" (?:came back|recovered|recovery completed)",
         "host4 kernel: nfs: server 192.0.2.30 OK",
@@ -82,7 +64,6 @@ TABLE = (
     S(
         "storage.unresponsive/hung_task",
         "storage.unresponsive",
-        ("blocked for more than",),
         r"INFO: task \S+ ?blocked for more than \d+ seconds|task \S+:\d+ blocked for more than",
         "host4 kernel: INFO: task python3:12345 blocked for more than 122 seconds.",
         blame="host",
@@ -91,21 +72,6 @@ TABLE = (
     S(
         "storage.unresponsive/other",
         "storage.unresponsive",
-        (
-            "mmfs",
-            "GPFS",
-            "mmhealth",
-            "expelled",
-            "lease",
-            "beegfs",
-            "BeeGFS",
-            "timed out",
-            "not responding",
-            "is hung",
-            "transport endpoint",
-            "ransport endpoint",
-            "ot responsive",
-        ),
         r"(?i:(?:mmfs\w*|GPFS)\b.{0,120}(?:expelled|lease (?:is )?(?:overdue|expired)|not responding|unresponsive|"
         r"long waiters?|stale mount))|"
         r"(?i:beegfs\b.{0,120}(?:unreachable|not responding|timed out|communication error))|"
@@ -119,7 +85,6 @@ TABLE = (
     S(
         "storage.lustre_evicted/kernel",
         "storage.lustre_evicted",
-        ("victed",),
         r"This client was evicted by|(?:was|been) evicted by \S+; in progress operations|Lustre\w*:.{0,120}\bevict(?"
         r":ed|ing) (?:this |client )",
         "host7 kernel: LustreError: 167-0: lustre-OST0003-osc-ffff9d0c: This client was evicted by lustre-OST0003; "
