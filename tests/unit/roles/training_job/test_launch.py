@@ -143,6 +143,16 @@ def test_a_stopped_rank_is_reported_and_killed_with_the_rest(job):
     assert job.survivors() == []
 
 
+def test_every_node_gives_signs_of_life_for_as_long_as_its_launcher_runs(job):
+    job.env |= {"STUB_RANKS": json.dumps({"2": "pause", "3": "hang", "0": "hang", "1": "hang"})}
+    job.settings["stall_s"] = 8
+    job.run()
+    for host in ("node-a", "node-b"):
+        sign = job.json(f"alive/{host}.json")
+        assert (sign["schema"], sign["host"], sign["every_s"]) == ("rackweave.alive/1", host, 3.0)
+        assert sign["count"] >= 2
+
+
 def test_a_torchrun_that_outlives_its_ranks_is_given_up(job):
     job.env |= {"STUB_LINGER_S": "500"}
     supervise = job.run_dir / "plan" / "supervise.py"
