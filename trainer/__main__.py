@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
-from .config import JobConfig, read_job
+from .config import JobConfig, read_job, runs_flat
 from .environment import LaunchEnvironment, read_environment
 from .errors import StopError, TrainerError
 from .outcome import Exit, Result, classify, leave, write_result
+from .versions import check_versions
 
 if TYPE_CHECKING:
     from .memory import MemoryMeter
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment = read_environment()
         _log_to_stderr(environment.rank)
         job = read_job(attempt)
+        check_versions(runs_flat(job.plan.sizes.zero_stage, job.train.engine))
     except StopError as error:
         return _refuse(attempt, environment, error)
     return _run(job, environment)

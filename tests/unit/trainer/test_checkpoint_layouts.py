@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.attempts import LLAMA, MODEL, events, losses, make_attempt, sizes
 from tests.support.launch import ForkServer
+from tests.support.versions import sums_tied_gradients
 
 pytestmark = pytest.mark.multiprocess
 TIED = {**MODEL, "tied_embeddings": True}
@@ -69,6 +70,8 @@ def test_losses_go_on_as_without_interruption_when_the_layout_changes(
     move: str, launcher: ForkServer, corpus: Path, tmp_path: Path, whole: Whole
 ) -> None:
     model, layouts = MOVES[move]
+    if model is TIED and not sums_tied_gradients():
+        pytest.skip("this DeepSpeed cannot sum the gradients of tied embeddings over a pipeline; the trainer refuses")
     found = continue_run(launcher, tmp_path, corpus, model, layouts)
     assert found == pytest.approx(whole(model, sizes(zero_stage=1)), abs=1e-5)
 

@@ -12,6 +12,7 @@ from tests.support.attempts import LLAMA, MODEL, make_attempt, sizes
 from trainer.__main__ import main
 from trainer.config import read_job
 from trainer.errors import StopError
+from trainer.versions import OLDEST, check_versions
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "contracts"
 CORPUS = Path("/nowhere/corpus")
@@ -138,3 +139,39 @@ def test_a_missing_file_is_one_sentence_and_a_result(
     result = json.loads((tmp_path / "result/1.json").read_text())
     assert (result["exit"], result["code"]) == ("stop", 64)
     assert result["reason"].endswith("plan.json does not exist")
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "sentence"),
+    [
+        ("deepspeed", "0.13.5", "deepspeed 0.13.5 is older than 0.14.0"),
+        ("megatron-core", "0.14.0rc5", "megatron-core 0.14.0rc5 is older than 0.15.0"),
+        ("megatron-core", None, "the Python package megatron-core is not installed"),
+    ],
+)
+def test_libraries_older_than_the_oldest_tested_are_refused(
+    package: str, version: str | None, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.metadata
+
+    real = importlib.metadata.version
+
+    def lookup(name: str) -> str:
+        if name == package and version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return str(version) if name == package else real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", lookup)
+    with pytest.raises(StopError, match=sentence):
+        check_versions(flat=False)
+    if package == "deepspeed":
+        check_versions(flat=True)
+
+
+def test_the_oldest_versions_are_those_that_the_package_asks_for() -> None:
+    import tomllib
+
+    wanted = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]
+    asked = {line.partition(">=")[0]: line for group in wanted["optional-dependencies"].values() for line in group}
+    for package, oldest in OLDEST.items():
+        assert asked[package].startswith(f"{package}>={'.'.join(map(str, oldest)).removesuffix('.0')}")

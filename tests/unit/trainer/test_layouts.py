@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.attempts import LLAMA, MODEL, events, losses, make_attempt, sizes
 from tests.support.launch import ForkServer
+from tests.support.versions import sums_tied_gradients
 
 pytestmark = pytest.mark.multiprocess
 TIED = {**MODEL, "tied_embeddings": True}
@@ -48,14 +48,6 @@ def alone(launcher: ForkServer, corpus: Path, tmp_path_factory: pytest.TempPathF
         return known[key]
 
     return look_up
-
-
-def sums_tied_gradients() -> bool:
-    """Return whether this DeepSpeed leaves gradients alone until its step; older ones refuse tied embeddings here."""
-    found = importlib.util.find_spec("deepspeed")
-    assert found is not None
-    assert found.origin is not None
-    return "MANAGED_GRADIENT_ACCUMULATION" in (Path(found.origin).parent / "runtime/constants.py").read_text()
 
 
 @pytest.mark.parametrize("case", CASES)
