@@ -20,7 +20,7 @@ from typing import Any
 MIB = 1 << 20
 WAITING: list[dict[str, Any]] = []
 SLOW_S = [0.0]
-PACE_S = 0.25  # waited in each micro-batch of every rank: the machine that trains is also the one that watches and times
+PACE_S = 0.25  # waited in each micro-batch: the machine that trains is also the one that watches and times
 
 
 def listen(ear: Path) -> None:
