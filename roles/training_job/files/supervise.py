@@ -263,9 +263,9 @@ class Beat(threading.Thread):
     What counts is that the number goes up; nobody compares the clocks of two nodes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         super().__init__(daemon=True)
-        self.told = False
+        self.ranks, self.told = ranks, False
 
     def run(self) -> None:
         for count in itertools.count(1):
@@ -280,9 +280,10 @@ class Beat(threading.Thread):
             say(f"the sign of life of this node cannot be written: {error}")
         self.told = True
 
-    @staticmethod
-    def document(count: int) -> dict:
-        return {"schema": "rackweave.alive/1", "host": own_host(), "count": count, "every_s": BEAT_S, "time": now()}
+    def document(self, count: int) -> dict:
+        """The number, and the ranks of this node that stand still (process state T), which only the node can see."""
+        document = {"schema": "rackweave.alive/1", "host": own_host(), "count": count, "every_s": BEAT_S, "time": now()}
+        return {**document, "stopped": sorted(self.ranks.stopped)}
 
 
 class Supervisor:
@@ -306,7 +307,7 @@ class Supervisor:
         words = torchrun_words()
         env = os.environ
         keep_own_variables()
-        Beat().start()
+        Beat(self.ranks).start()
         place = f"node rank {env['RACKWEAVE_NODE_RANK']} of {env['RACKWEAVE_NNODES']}, {env['RACKWEAVE_NPROC']} ranks"
         master = f"{env['RACKWEAVE_MASTER_ADDR']}:{env['RACKWEAVE_MASTER_PORT']}"
         say(f"{place}, master {master}: {shlex.join(words[words.index('rank') + 1 :])}")

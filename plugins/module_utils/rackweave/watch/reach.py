@@ -32,12 +32,20 @@ def standing_still(logs: Mapping[str, str], phases: Mapping[str, Mapping[str, An
         for phase in phases.values() if match else ():
             if phase.get("host") == match["host"] and phase.get("pid") in stopped:  # type: ignore[index]
                 found[int(phase["rank"])] = match["host"]  # type: ignore[index]
-    if not found:
-        return None
+    return _stopped(found, "evidence/{host}/processes.txt: rank {rank} is in process state T") if found else None
+
+
+def told_to_stand_still(beats: Mapping[str, Mapping[str, Any]]) -> Blame | None:
+    """Name the ranks that their nodes' supervisors see stopped, from the signs of life: known before any collecting."""
+    found = {rank: host for host, beat in beats.items() for rank in beat.get("stopped") or () if isinstance(rank, int)}
+    return _stopped(found, "alive/{host}.json: rank {rank} is stopped") if found else None
+
+
+def _stopped(found: Mapping[int, str], line: str) -> Blame:
     ranks = tuple(sorted(found))
     words = ", ".join(f"rank {rank} on {found[rank]}" for rank in ranks)
     hosts = tuple(dict.fromkeys(found[rank] for rank in ranks))
-    lines = tuple(f"evidence/{found[rank]}/processes.txt: rank {rank} is in process state T" for rank in ranks)
+    lines = tuple(line.format(host=found[rank], rank=rank) for rank in ranks)
     return Blame("stopped", ranks, hosts, f"{words} stood still (process state T) while the others waited", lines)
 
 

@@ -23,7 +23,7 @@ from .attempt_verdict import attempt_sources, verdict_document
 from .failing import Wanted, evidence_hosts, hang_blame, is_failing, named
 from .follow_health import Health
 from .progress import ProgressFinding
-from .reach import standing_still, unreachable
+from .reach import standing_still, told_to_stand_still, unreachable
 from .verdict import Verdict, diagnose
 
 HISTORY = 20  # earlier attempts whose curves a report shows
@@ -321,11 +321,15 @@ class Session:
         found = self._blame(look)
         if found.kind == "none":
             found = hang_blame(self.plan, finding)
-        if self._want(found, "the job hangs"):
+        told = told_to_stand_still(look.get("beats", {}))
+        if told is not None:
+            self._name(told)
+        if self._want(told or found, "the job hangs"):
             return
         self.saved_logs = self._logs()
         self.suspect = (
             standing_still(self.saved_logs, look["phases"])
+            or told
             or unreachable(self.saved_logs, self.settings.silent_hosts)
             or self.silent
             or found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackweave.watch.reach import peer_line, standing_still, unreachable
+from rackweave.watch.reach import peer_line, standing_still, told_to_stand_still, unreachable
 
 
 def _logs(**lost: list[str]) -> dict[str, str]:
@@ -55,3 +55,10 @@ def test_a_stopped_process_is_named_by_its_rank_and_one_that_waits_in_the_kernel
     assert found is not None
     assert (found.kind, found.culprit, found.hosts) == ("stopped", "rank:4", ("b",))
     assert standing_still({"evidence/c/processes.txt": listing}, phases) is None
+
+
+def test_a_node_tells_which_of_its_ranks_stand_still() -> None:
+    found = told_to_stand_still({"a": {"count": 9, "stopped": []}, "b": {"count": 9, "stopped": [5]}, "c": {}})
+    assert found is not None
+    assert (found.kind, found.culprit, found.hosts) == ("stopped", "rank:5", ("b",))
+    assert told_to_stand_still({"a": {"stopped": []}}) is None

@@ -151,6 +151,7 @@ def test_every_node_gives_signs_of_life_for_as_long_as_its_launcher_runs(job):
         sign = job.json(f"alive/{host}.json")
         assert (sign["schema"], sign["host"], sign["every_s"]) == ("rackweave.alive/1", host, 3.0)
         assert sign["count"] >= 2
+        assert sign["stopped"] == ([2] if host == "node-a" else [])
 
 
 def test_a_torchrun_that_outlives_its_ranks_is_given_up(job):
