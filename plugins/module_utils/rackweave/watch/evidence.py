@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from .prefix import YEARLESS, Line
+from .prefix import YEARLESS, Line, looks_like_host
 from .signature import Signature
 
 # Per signature, so that a storm of one message on thousands of hosts cannot use up the memory.
@@ -34,6 +35,7 @@ class Finding:
     kernel: bool = False
     printed_by: str | None = None
     peers: tuple[str, ...] = ()
+    local_rank: int | None = None
 
 
 @dataclass
@@ -73,6 +75,15 @@ class Store:
         """Hits of one signature (or fact) in order of appearance."""
         return sorted(self.hits.get(name, {}).values(), key=lambda hit: hit.line.position)
 
+    def with_rank(self, finding: Finding) -> Finding:
+        """Name the rank of a finding that knows only its number on its host, where a launcher's table tells it."""
+        if finding.ranks or finding.local_rank is None or not self.local_ranks:
+            return finding
+        known = {rank for (host, local), rank in self.local_ranks.items() if local == finding.local_rank}
+        if finding.printed_by is not None:
+            known &= {self.local_ranks.get((finding.printed_by, finding.local_rank), -1)}
+        return replace(finding, ranks=frozenset(known)) if len(known) == 1 else finding
+
     def learn_rank(self, rank: int, host: str) -> None:
         """Remember where a rank runs."""
         if len(self.host_of_rank) < 1 << 20:
@@ -98,6 +109,8 @@ def to_finding(hit: Hit) -> Finding:
         elif key == "node":
             hosts.add(value.rsplit("_", 2)[0])
     signature, line = hit.signature, hit.line
+    if ranks and not hosts and not peers:
+        hosts.update(beside_rank(line.text))
     if signature.blame in ("host", "both") and line.host and not hosts:
         hosts.add(line.host)
     if signature.blame in ("rank", "both") and line.rank is not None:
@@ -117,7 +130,24 @@ def to_finding(hit: Hit) -> Finding:
         kernel=line.kernel,
         printed_by=line.host,
         peers=tuple(peers),
+        local_rank=line.local_rank if signature.blame in ("rank", "both") else _local(hit.groups),
     )
+
+
+def _local(groups: dict[str, str]) -> int | None:
+    return int(groups["local"]) if "local" in groups else None
+
+
+_BESIDE = re.compile(
+    r"\b[Rr]ank[ =:#]*\d+[,;]? ?(?:\(|\bon |@ ?|(?:on )?(?:node|host)[ =:]+)'?(?P<host>[A-Za-z][\w.-]*\w)"
+)
+
+
+def beside_rank(text: str) -> Iterator[str]:
+    """Hosts that a text gives to a rank: ``rank 5 (node2)``, ``rank 5 on node2``, ``rank 5, host=node2``."""
+    for match in _BESIDE.finditer(text):
+        if looks_like_host(match["host"]):
+            yield match["host"]
 
 
 def expand_hosts(text: str) -> Iterator[str]:

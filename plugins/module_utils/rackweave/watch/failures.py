@@ -95,8 +95,8 @@ class FailureTables:
                 entry.local_rank = int(match["local"]) if match["local"] else None
                 if entry.host:
                     store.learn_rank(entry.rank, entry.host)
-                    if entry.local_rank is not None:
-                        store.local_ranks[(entry.host, entry.local_rank)] = entry.rank
+                if entry.local_rank is not None:
+                    store.local_ranks[(entry.host or "", entry.local_rank)] = entry.rank
         elif key == "exitcode":
             match = _CODE.match(value)
             if match:
@@ -131,9 +131,11 @@ class FailureTables:
 
 def _host(said: str | None, printed_by: str | None) -> str | None:
     """The name under which we know the host: torchrun says a full or a local name for the host it runs on."""
+    if said is not None and said.startswith(("localhost", "ip6-localhost")):
+        return printed_by
     if said is None or printed_by is None:
         return said
-    if said.startswith("localhost") or said.split(".")[0] == printed_by.split(".")[0]:
+    if said.split(".")[0] == printed_by.split(".")[0]:
         return printed_by
     return said
 

@@ -21,7 +21,7 @@ _UP = re.compile(
     r"(?:UP|ACTIVE)|Gained carrier|link becomes ready|event ?:? ?port active|port \d+ (?:went|is|state) "
     r"(?:to )?(?:UP|ACTIVE|up|active)\b|[Cc]able plugged"
 )
-_GID = re.compile(r"GID table changed")
+_GID = re.compile(r"GID table change")
 _FIND = re.compile(_DEVICE)
 _BOOT = re.compile(r"renamed from |E-Switch: Total vports|firmware version:|probe with|Linux version ")
 _SPEED = re.compile(
@@ -38,7 +38,7 @@ LITERALS = (
     "async fatal event",
     "port error",
     "port active",
-    "GID table changed",
+    "GID table change",
     "renamed from",
     "state changed",
     "port ",

@@ -92,6 +92,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?)"
         ),
     ),
+    ("daemon", re.compile(r"slurm(?:stepd|d)-(?P<host>" + _HOST + r"): (?=error|fatal|task|debug)")),
     ("daemon", re.compile(r"(?:slurmd|slurmctld|systemd|dockerd|containerd|torchrun|python3?|mmfs\w*)\[\d+\]: ?")),
     (
         "nccl",

@@ -130,7 +130,7 @@ def _collect(scan: Scan) -> list[Finding]:
         if signature.diagnosis.startswith("fact:") or signature.name in _DEFERRED:
             continue
         for hit in scan.store.of(signature.name):
-            finding = to_finding(hit)
+            finding = scan.store.with_rank(to_finding(hit))
             if finding.diagnosis == "mem.cuda_oom":
                 finding = replace(finding, phase=scan.oom_phase.get(hit.line.position))
             found.append(finding)

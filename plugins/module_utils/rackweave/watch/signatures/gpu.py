@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from ..signature import Signature as S
 
-_XID = r"\bNVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
-# A kernel line may come through a collector that keeps "Xid" but drops "NVRM:".
-_ANY_XID = r"(?:NVRM: )?Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
+
+def _xid(codes: str) -> str:
+    """The driver's line for one of these numbers, or its echo on another channel (Xid 45, "caused by previous Xid")."""
+    # A kernel line may come through a collector that keeps "Xid" but drops "NVRM:".
+    where = r"(?:NVRM: )?Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
+    return where + rf"(?:(?:{codes})\b|45\b.{{0,120}}\bprevious Xid (?:{codes})\b)"
+
 
 TABLE = (
     S(
         "gpu.fallen_off_bus/xid",
         "gpu.fallen_off_bus",
-        _ANY_XID + r"79\b",
+        _xid(r"79"),
         "host1 kernel: NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
         blame="host",
         depth=10,
@@ -29,7 +33,7 @@ TABLE = (
     S(
         "gpu.ecc_uncorrectable/xid",
         "gpu.ecc_uncorrectable",
-        _ANY_XID + r"(?:48|63|94|95|140|171|172)\b",
+        _xid(r"48|63|94|95|140|171|172"),
         "host2 kernel: NVRM: Xid (PCI:0000:52:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable "
         "double bit error",
         blame="host",
@@ -48,7 +52,7 @@ TABLE = (
     S(
         "gpu.row_remap_failure/xid",
         "gpu.row_remap_failure",
-        _ANY_XID + r"64\b|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|"
+        _xid("64") + r"|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|"
         r"0\b))|Remapping Failure Occurred\s*: Yes",
         "host2 kernel: NVRM: Xid (PCI:0000:52:00): 64, Row remapping failure",
         blame="host",
@@ -57,7 +61,7 @@ TABLE = (
     S(
         "gpu.gsp_timeout/xid",
         "gpu.gsp_timeout",
-        _ANY_XID + r"(?:61|62|119|120|122|123)\b",
+        _xid(r"61|62|119|120|122|123"),
         "host11 kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2, name=nvidia-smi, Timeout after 6s of "
         "waiting for RPC response "
         "from GPU4 GSP!",
@@ -76,7 +80,7 @@ TABLE = (
     S(
         "gpu.nvlink_error/xid",
         "gpu.nvlink_error",
-        _ANY_XID + r"(?:74|137|14[4-9]|150)\b",
+        _xid(r"74|137|14[4-9]|150"),
         "host9 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal "
         "error detected on link 14",
         blame="host",
@@ -114,7 +118,7 @@ TABLE = (
     S(
         "gpu.app_fault/xid",
         "gpu.app_fault",
-        _ANY_XID + r"(?:8|13|31|32|43|68|69|109)\b",
+        _xid(r"8|13|31|32|43|68|69|109"),
         "host2 kernel: NVRM: Xid (PCI:0000:cb:00): 31, pid=626486, name=pt_main_thread, Ch 00000008, "
         "intr 00000000. MMU Fault",
         blame="host",

@@ -6,6 +6,21 @@ from ..signature import Signature as S
 
 TABLE = (
     S(
+        "launch.child_crash/mpi",
+        "launch.child_crash",
+        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on"
+        r"(?! signal (?:9|15)\b)",
+        "prterun noticed that process rank 48 with PID 613162 on node host7 exited on signal 11 (Segmentation fault).",
+        depth=48,
+    ),
+    S(
+        "launch.sigkill_unconfirmed/mpi",
+        "launch.sigkill_unconfirmed",
+        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal 9\b",
+        "mpirun noticed that process rank 4 with PID 61 on node host7 exited on signal 9 (Killed).",
+        depth=48,
+    ),
+    S(
         "launch.child_crash/signal",
         "launch.child_crash",
         r"Signal (?:4|6|7|8|11) \(SIG\w+\) received by PID|srun: error: (?P<host>[\w.-]+): tasks? [\d,-]+: "

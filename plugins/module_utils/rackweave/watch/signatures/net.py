@@ -16,6 +16,9 @@ def _peer(number: int = 1) -> str:
 # Completion status as NCCL prints it: "error 12," up to 2.18, "status=12" to 2.26, "status=IBV_WC_..(12)" later.
 _STATUS = r"(?:with (?:error |status=)(?:[A-Z_]+\()?"
 
+# gloo prints ``[address]:port``; the number of the named group follows.
+_GLOO_PEER = r"\[?(?P<peer"
+
 TABLE = (
     S(
         "net.retry_exceeded/nccl",
@@ -117,7 +120,7 @@ TABLE = (
         "host2:4420:4477 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
         "argument",
         blame="both",
-        unless=r"NCCL INFO (?!.*failed)|GID table changed",
+        unless=r"NCCL INFO (?!.*failed)|GID table change",
         depth=29,
     ),
     S(
@@ -223,9 +226,13 @@ TABLE = (
     S(
         "net.peer_closed/gloo",
         "net.peer_closed",
-        r"(?:Connection closed by peer|(?:[Rr]ead|[Ww]rite|writev|readv)(?: error)?) "
-        + r"\[?(?P<peer>[A-Za-z0-9][\w.%-]*|[0-9a-fA-F:.]+(?:%\w+)?)\]?:\d+(?::|"
-        r"\.|,|\s|$)",
+        r"Connection closed by peer "
+        + _GLOO_PEER
+        + r"1>[A-Za-z0-9][\w.%-]*|[0-9a-fA-F:.]+(?:%\w+)?)\]?:\d+(?:[:.,\s]|$)|"
+        r"(?:[Rr]ead|[Ww]rite)v?(?: error)? "
+        + _GLOO_PEER
+        + r"2>[A-Za-z0-9][\w.%-]*|[0-9a-fA-F:.]+(?:%\w+)?)\]?:\d+[:.,\s].{0,20}(?:Connection reset|Broken pipe|"
+        r"Connection timed out|No route to host|Connection refused|Network is unreachable)",
         "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [192.0.2.22]:50366: Connection "
         "reset by peer.",
         role="cascade",

@@ -120,7 +120,8 @@ TABLE = (
         "slurm.controller_unreachable/any",
         "slurm.controller_unreachable",
         r"(?i)unable to contact slurm controller|slurm(?:ctld)?(?: primary| backup)? controller\b.{0,30}(?:not "
-        r"responding|down|unreachable)|slurmctld\)? (?:is |at \S+ is )?(?:not responding|DOWN\b|unreachable)"
+        r"responding|down|unreachable)|"
+        r"slurmctld(?:\(\w+\)|\))? (?:is |at \S+ is )?(?:not responding|DOWN\b|unreachable)"
         r"|error: .*(?:connect|contact).{0,30}slurmctld",
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         depth=70,
@@ -141,7 +142,8 @@ TABLE = (
         r"step(?! *(?:timeout|program)))|UnkillableStepTimeout (?:reached|expired)|[Uu]nkillable processes|"
         r"Kill task failed\b.{0,60}\bnode (?P<host2>[\w.-]+)|on node\(?s?\)?=(?P<host4>[\w.-]+): Kill "
         r"task failed|(?i:setting node (?P<host3>[\w.-]+).{0,40}kill task failed)|"
-        r"[Nn]ode (?P<host5>[\w.-]+) (?:drained|draining|set to drain)\b.{0,40}[Kk]ill task failed",
+        r"[Nn]ode (?P<host5>[\w.-]+) (?:drained|draining|set to drain|state set to|reason set to)\b"
+        r".{0,40}[Kk]ill task failed",
         "slurmstepd: error: *** STEP 4412.0 STEPD TERMINATED ON host7 AT 2026-08-02T10:00:00 DUE TO JOB "
         "NOT ENDING WITH SIGNALS ***",
         blame="host",
