@@ -17,8 +17,8 @@ SMALL = {"training_job_steps": "40", "training_job_checkpoint_interval": "5", "t
 
 
 def forget(run):
-    """Remove what an earlier call of the test left on the shared directory and in the state directory."""
-    for path in (RUN_DIR, STATE / "plan" / run, STATE / "runs" / f"{run}.json"):
+    """Remove what an earlier call of the test left, and the strikes that other tests earned the nodes."""
+    for path in (RUN_DIR, STATE / "plan" / run, STATE / "runs" / f"{run}.json", STATE / "recovery" / "strikes.json"):
         subprocess.run(["rm", "-rf", str(path)], check=True)
 
 

@@ -25,6 +25,9 @@ SETTINGS = {
     "training_job_checkpoint_interval": 8,
     "training_job_evaluation_interval": 40,
     "training_job_requeue_ok": False,
+    # Nodes are blamed here for what was done to them: no drain, and no strike in the ledger that other runs live with.
+    "training_job_drain_ok": False,
+    "operator_directory": str(STATE / "faults" / "recovery"),
     # Longer than any limit here: what names a hang is then the watchdog, and not the job's own time-out.
     "training_job_collective_timeout_s": 300,
     "training_job_hang_grace_s": 5,
