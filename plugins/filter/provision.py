@@ -108,6 +108,7 @@ class FilterModule:
             "proxy_environment": proxy.proxy_environment,
             "in_container": gate.is_container,
             "reboot_decision": gate.reboot_decision,
+            "collected_reboot": gate.collected_reboot,
             "pending_entries": gate.pending_entries,
             "guarded_entries": gate.guarded,
             "unproven_warning": gate.unproven_warning,

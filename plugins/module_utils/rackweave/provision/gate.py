@@ -23,12 +23,29 @@ def is_container(virtualization: Mapping[str, object]) -> bool:
 
 
 def reboot_decision(
-    reasons: Sequence[str], *, consent: bool, consent_variable: str, disruptive_ok: bool, container: bool
+    reasons: Sequence[str],
+    *,
+    consent: bool,
+    consent_variable: str,
+    disruptive_ok: bool,
+    container: bool,
+    deferred: bool = False,
+    rebooted: bool = False,
 ) -> dict[str, object]:
     """Return what to do about a needed reboot: ``action`` and one sentence.
 
     ``action`` is ``none`` (nothing to do), ``skip`` (a container cannot), ``pending`` (a job runs there), ``report``
-    (no consent) or ``reboot``.
+    (no consent), ``again`` (this run rebooted the node already), ``defer`` (to the one reboot of the run) or
+    ``reboot``.
+
+    Args:
+        reasons: why a reboot is due.
+        consent: the value of the variable named `consent_variable`.
+        consent_variable: its name, for the sentence.
+        disruptive_ok: whether Slurm has no work on the node.
+        container: whether the node is a container.
+        deferred: whether the run collects the reasons of all roles and reboots at its end.
+        rebooted: whether this run has rebooted the node.
     """
     why = "; ".join(reasons)
     if not reasons:
@@ -39,7 +56,41 @@ def reboot_decision(
         return {"action": "pending", "message": f"reboot due, Slurm has work on the node: {why}"}
     if not consent:
         return {"action": "report", "message": f"reboot due ({why}); set {consent_variable} to let the role do it"}
+    if rebooted:
+        return {"action": "again", "message": f"this run rebooted the node once; run again to reboot it for: {why}"}
+    if deferred:
+        return {"action": "defer", "message": f"reboot due at the end of this run: {why}"}
     return {"action": "reboot", "message": f"rebooting once: {why}"}
+
+
+def collected_reboot(reboots: Mapping[str, Mapping[str, object]], *, disruptive_ok: bool) -> dict[str, object]:
+    """Return what to do about the reboots that roles left to the end of a run: ``action``, ``message``, ``roles``.
+
+    Args:
+        reboots: role to its decision (``action``), ``reasons``, ``timeout_s`` and ``boot_time_command``. One reboot
+            serves all of them, so the reasons of a role without consent are named too where another one has it.
+        disruptive_ok: whether Slurm has no work on the node now.
+    """
+    why = [f"{role}: {reason}" for role, row in sorted(reboots.items()) for reason in _words(row.get("reasons"))]
+    consenting = [row for row in reboots.values() if row.get("action") == "defer"]
+    result: dict[str, object] = {"action": "none", "message": "no reboot is due", "roles": sorted(reboots)}
+    if not consenting:
+        return result
+    if not disruptive_ok:
+        return {**result, "action": "pending", "message": f"reboot due, Slurm has work on the node: {'; '.join(why)}"}
+    commands = [str(row["boot_time_command"]) for row in consenting if row.get("boot_time_command")]
+    timeouts = [int(str(row["timeout_s"])) for row in consenting]
+    return {
+        **result,
+        "action": "reboot",
+        "message": f"rebooting once: {'; '.join(why)}",
+        "timeout_s": max(timeouts),
+        "boot_time_command": commands[0] if commands else "",
+    }
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, (list, tuple)) else []
 
 
 WORK_ON_THE_NODE = "Slurm does not report the node drained and idle"

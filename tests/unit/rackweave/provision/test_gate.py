@@ -34,6 +34,52 @@ def test_consent_on_a_free_node_reboots():
     assert decide(consent=True)["action"] == "reboot"
 
 
+def defer(**others):
+    return gate.reboot_decision(
+        REASON, consent=True, consent_variable="x_reboot_ok", disruptive_ok=True, container=False, **others
+    )
+
+
+def test_a_run_that_reboots_once_collects_the_reason():
+    assert defer(deferred=True)["action"] == "defer"
+
+
+def test_a_run_does_not_reboot_a_node_twice():
+    found = defer(deferred=True, rebooted=True)
+    assert found["action"] == "again"
+    assert "run again" in found["message"]
+
+
+def due(action, *reasons, timeout_s=900, command=""):
+    return {"action": action, "reasons": list(reasons), "timeout_s": timeout_s, "boot_time_command": command}
+
+
+def test_one_reboot_serves_all_roles_and_names_all_reasons():
+    found = gate.collected_reboot(
+        {
+            "node_base": due("defer", "the kernel line gets iommu=pt", "nouveau is loaded", timeout_s="600"),
+            "gpu_driver": due("defer", "driver 580.65.06 is installed and not loaded", command="stat /proc/1"),
+            "rdma_fabric": due("report", "mlx5_core 25.04 is installed"),
+        },
+        disruptive_ok=True,
+    )
+    assert found["action"] == "reboot"
+    assert (found["timeout_s"], found["boot_time_command"]) == (900, "stat /proc/1")
+    for words in ("iommu=pt", "nouveau", "580.65.06", "rdma_fabric: mlx5_core 25.04"):
+        assert words in found["message"]
+
+
+def test_without_consent_of_any_role_nothing_is_rebooted():
+    assert gate.collected_reboot({"gpu_driver": due("report", "x")}, disruptive_ok=True)["action"] == "none"
+    assert gate.collected_reboot({}, disruptive_ok=True)["action"] == "none"
+
+
+def test_work_that_came_meanwhile_keeps_the_collected_reboot_back():
+    found = gate.collected_reboot({"gpu_driver": due("defer", "driver moved")}, disruptive_ok=False)
+    assert found["action"] == "pending"
+    assert "driver moved" in found["message"]
+
+
 def test_a_container_skips_the_reboot():
     assert decide(consent=True, container=True)["action"] == "skip"
 
