@@ -9,6 +9,7 @@ from ansible.errors import AnsibleFilterError
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.slurm.accounting import Accounting, database_statements
 from ..module_utils.rackweave.slurm.accounting import slurmdbd_conf as conf_text
+from ..module_utils.rackweave.slurm.cgroup import cgroup_complaint, parse_cgroup_facts
 from ..module_utils.rackweave.slurm.config import SlurmSite, check_site
 from ..module_utils.rackweave.slurm.hostlist import compress
 from ..module_utils.rackweave.slurm.munge import KeyState, decide_key, decode_key
@@ -57,6 +58,20 @@ def slurm_settings_check(settings):
     return True
 
 
+def slurm_cgroup_complaint(text, parameters, settings):
+    """Return why slurmd would not start with its cgroup plugin on a node; empty if it would.
+
+    Args:
+        text: kind of the file system at /sys/fs/cgroup, then the plugin files and the bus that exist.
+        parameters: ``slurm_parameters``.
+        settings: ``slurm_cgroup``.
+    """
+    try:
+        return cgroup_complaint(parse_cgroup_facts(text), parameters, settings) or ""
+    except RackweaveError as exc:
+        raise AnsibleFilterError(str(exc)) from exc
+
+
 def slurmdbd_conf(settings):
     """Return slurmdbd.conf for the mapping of :class:`Accounting`."""
     return _plain(conf_text, settings)
@@ -80,6 +95,7 @@ class FilterModule:
     def filters(self):
         return {
             "munge_key_decision": munge_key_decision,
+            "slurm_cgroup_complaint": slurm_cgroup_complaint,
             "slurm_database_statements": slurm_database_statements,
             "slurm_hostlist": compress,
             "slurm_outside": slurm_outside,
