@@ -32,6 +32,7 @@ NODE = "gpu02"
 KILLS = STATE / "rebuild-kills.log"
 WATCHER = "rackweave: XID 79, GPU 3 has fallen off the bus"
 ACCEPTED = ROOT / "inventory/hardware/lab"
+SLURM_FILES = "cat /etc/slurm/slurm.conf /etc/slurm/gres.conf /etc/slurm/cgroup.conf"
 RESERVATIONS = "scontrol --oneliner show reservation"
 DOCUMENT = f".state/lab/observed/{NODE}.json"
 
@@ -132,6 +133,26 @@ def test_a_node_that_lost_a_gpu_ends_drained_and_says_so(lab, swapped):
     assert "IDLE+DRAIN" in shown
     assert "Reason=rackweave-rebuild: lost: GPUs: 4 before, 3 now; GPU 3 at 0000:5b:00.0" in shown
     nothing_of_ours_is_left(lab)
+
+
+def test_with_every_other_node_unreachable_it_still_writes_the_controllers_files(lab, swapped):
+    write_tree(NODE, serial="new", nic="mlx5_9")
+    before = lab.ssh("ctl", SLURM_FILES)
+    lab.ssh("ctl", "rm /etc/slurm/gres.conf")
+    lab.podman("stop", "--time", "5", lab.container("gpu01"))
+    try:
+        result = rebuild(*variables(**OVERLAY))
+    finally:
+        lab.podman("start", lab.container("gpu01"))
+    (STATE / "rebuild-alone.log").write_text(result.output)
+    assert "no hosts matched" not in result.output.lower()
+    assert list(result.recap) == [NODE]
+    assert lab.ssh("ctl", SLURM_FILES) == before
+    assert node_state(lab) == "idle"
+    accepted = json.loads((ACCEPTED / f"{NODE}.json").read_text())["acceptance"]
+    assert (accepted["node_test"], accepted["pair_test"]) == ("pass", "pending")
+    nothing_of_ours_is_left(lab)
+    wait_for(lambda: lab.ssh("ctl", "sinfo --noheader --nodes=gpu01 --format=%T").strip(), "idle", seconds=60)
 
 
 def killed_and_run_again(lab, tmp_path, seconds):
