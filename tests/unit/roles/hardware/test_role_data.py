@@ -95,7 +95,7 @@ def test_changes_go_through_one_file_that_runs_in_check_mode_on_a_node_with_work
     assert mode == "{{ ansible_check_mode or not node_context_disruptive_ok }}"
 
 
-@pytest.mark.parametrize("role", [*HARDWARE, "node_base"])
+@pytest.mark.parametrize("role", [*HARDWARE, "node_base", "node_context"])
 def test_a_reboot_needs_the_decision_that_asked_for_consent(role):
     for name, task in tasks(role):
         if "ansible.builtin.reboot" in task:
@@ -229,3 +229,25 @@ def test_repositories_are_signed_unless_a_test_says_otherwise():
     assert "Signed-By: /etc/apt/keyrings/rackweave-cuda.asc" in render(path, item=item)
     assert "Signed-By: /usr/k.gpg" in render(path, item={**item, "signed_by": "/usr/k.gpg"})
     assert "Trusted" not in render(path, item=item)
+
+
+def test_provisioning_reboots_after_the_last_role_that_may_need_it():
+    """One reboot of a run: roles leave it to the play that comes behind them all, in a rebuild too."""
+    plays = load("playbooks/provision.yml")
+    calls = [
+        (number, task["ansible.builtin.include_role"].get("tasks_from"))
+        for number, play in enumerate(plays)
+        for task in play.get("tasks", [])
+        if task.get("ansible.builtin.include_role", {}).get("name") == "rackweave.cluster.node_context"
+    ]
+    ((reboot, file),) = calls
+    assert file == "reboot"
+    for number, play in enumerate(plays):
+        names = {role["role"].rpartition(".")[2] for role in play.get("roles", [])}
+        if names & {"node_base", "rdma_fabric", "gpu_driver"}:
+            assert number < reboot
+            assert play["vars"]["rackweave_reboot_at_end"] is True
+    rebuilt = [
+        task for task in load("roles/rebuild/tasks/provision.yml") if "node_base_reboot_ok" in task.get("vars", {})
+    ]
+    assert all(task["vars"]["rackweave_reboot_at_end"] is True for task in rebuilt)
