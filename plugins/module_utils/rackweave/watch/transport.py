@@ -31,6 +31,8 @@ _FAST = re.compile(
 _LOCAL_CHANNEL = re.compile(
     r"Channel \d+(?:/\d+)? ?: ?\d+\[[0-9a-fx]+\] -> \d+\[[0-9a-fx]+\] via (?:P2P|SHM|direct|MNNVL)"
 )
+# NVLink between the hosts of one NVLink domain (GB200 NVL72): neither the network nor its proof is needed there.
+_MNNVL = re.compile(r"Channel \d+(?:/\d+)? ?: ?(?P<from>\d+)\[[0-9a-fx]+\] -> \d+\[[0-9a-fx]+\] via (?:P2P/)?MNNVL")
 _USING_IB = re.compile(r"NET/(?P<net>[\w .+-]+?) ?: Using \[0\](?P<dev>[\w.-]+):\d+/(?:RoCE|IB|OPA|uverbs)")
 _NO_DEVICE = re.compile(r"NET/IB\S* ?: No device found")
 _SET = re.compile(
@@ -94,6 +96,7 @@ class HostTransport:
     plain_channel: Line | None = None
     gdr_on: set[str] = field(default_factory=set)
     gdr_off: dict[str, Line] = field(default_factory=dict)
+    nvlink_ranks: set[int] = field(default_factory=set)
     local_channels: int = 0
     inter_channels: int = 0
     ofi_tcp: Line | None = None
@@ -134,7 +137,7 @@ class Transport:
             return False
         if match["local"]:
             host.local_channels += 1
-            return True
+            return b"MNNVL" not in raw
         seen = host.rdma_ranks.get(int(match["to"] if match["way"] == b"receive" else match["from"]))
         if seen is None or match["net"] == b"Socket":
             return False
@@ -167,6 +170,9 @@ class Transport:
         if match is None:
             if _LOCAL_CHANNEL.search(line.text):
                 host.local_channels += 1
+                nvlink = _MNNVL.search(line.text)
+                if nvlink and len(host.nvlink_ranks) < 4096:
+                    host.nvlink_ranks.add(int(nvlink["from"]))
                 return True
             return False
         via = match["via"]
@@ -339,8 +345,8 @@ class GateReport:
 
     Attributes:
         passed: RDMA with GPUDirect is proved for every expected GPU (or nothing leaves the host).
-        state: ``rdma_gdr``, ``single_node``, ``socket_fallback``, ``ib_init_failed``, ``gdr_inactive``,
-            ``gdr_partial`` or ``unproved``.
+        state: ``rdma_gdr``, ``nvlink_domain``, ``single_node``, ``socket_fallback``, ``ib_init_failed``,
+            ``gdr_inactive``, ``gdr_partial`` or ``unproved``.
         reason: one sentence.
         ranks_proved: global ranks with ``/GDRDMA`` on every inter-host channel.
         hosts: hosts at fault, if any.
@@ -368,9 +374,10 @@ def gate(lines: str | bytes | Iterable[str | bytes], expected_ranks: Iterable[in
 
 def judge(transport: Transport, expected_ranks: Iterable[int] | None = None) -> GateReport:
     """Judge what was collected."""
-    proved = sorted(
-        {rank for host in transport.hosts.values() for rank, seen in host.rdma_ranks.items() if seen == {True}}
-    )
+    rdma = {rank for host in transport.hosts.values() for rank, seen in host.rdma_ranks.items() if seen == {True}}
+    plain = {rank for host in transport.hosts.values() for rank, seen in host.rdma_ranks.items() if seen != {True}}
+    nvlink = {rank for host in transport.hosts.values() for rank in host.nvlink_ranks}
+    proved = sorted(rdma | (nvlink - plain))
     faults = sorted(
         (finding for finding in transport.findings() if finding.diagnosis != "net.plugin_load_failed"),
         key=lambda finding: finding.depth,
@@ -381,7 +388,9 @@ def judge(transport: Transport, expected_ranks: Iterable[int] | None = None) -> 
         return GateReport(False, first.diagnosis.split(".", 1)[1], f"{first.text}", tuple(proved), tuple(hosts))
     missing = sorted(set(expected_ranks) - set(proved)) if expected_ranks is not None else []
     if proved and not missing:
-        return GateReport(True, "rdma_gdr", f"RDMA with GPUDirect proved for {len(proved)} ranks.", tuple(proved), ())
+        way = "rdma_gdr" if rdma else "nvlink_domain"
+        words = "RDMA with GPUDirect" if rdma else "NVLink between the hosts"
+        return GateReport(True, way, f"{words} proved for {len(proved)} ranks.", tuple(proved), ())
     if missing:
         reason = f"no inter-host channel with /GDRDMA was seen for ranks {', '.join(map(str, missing[:16]))}"
         return GateReport(False, "unproved", reason, tuple(proved), ())

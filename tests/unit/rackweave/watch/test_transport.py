@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from rackweave.watch.transport import gate
 
@@ -96,3 +99,17 @@ def test_channels_within_one_host_prove_nothing_and_need_no_proof() -> None:
 
 def test_no_output_at_all_does_not_pass() -> None:
     assert gate("").state == "unproved"
+
+
+LOGS = Path(__file__).parents[3] / "fixtures" / "watch" / "transport.jsonl"
+
+
+@pytest.mark.parametrize(
+    "case", [json.loads(line) for line in LOGS.read_text(encoding="utf-8").splitlines()], ids=lambda case: case["name"]
+)
+def test_logs_of_plugins_and_versions_are_judged(case: dict[str, object]) -> None:
+    report = gate(case["log"], case["ranks"])  # type: ignore[arg-type]
+    assert report.state == case["state"]
+    assert report.passed == (case["state"] in ("rdma_gdr", "nvlink_domain", "single_node"))
+    if case["hosts"] is not None:
+        assert list(report.hosts) == case["hosts"]
