@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.attempts import MODEL, events, losses, make_attempt, sizes
 from tests.support.launch import ForkServer, Running
+from tests.support.verdicts import verdict_of
 
 pytestmark = pytest.mark.multiprocess
 
@@ -189,10 +190,12 @@ def test_the_rank_whose_weights_are_no_numbers_is_named_but_not_once_most_are(
 ) -> None:
     attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2, pp=2))
     call = "tests.support.ranks:train_with_damage"
-    codes = launcher.call(call, attempt, 4, attempt=str(attempt), ranks=damaged, at=3).codes
-    assert codes == [64] * 4
+    ended = launcher.call(call, attempt, 4, attempt=str(attempt), ranks=damaged, at=3)
+    assert ended.codes == [64] * 4
     assert [result(attempt, rank).get("blames") for rank in range(4)] == [named] * 4
     assert ("of all ranks only 3 held" in result(attempt, 0)["reason"]) == (named is not None)
+    verdict = verdict_of(attempt, dict(enumerate(ended.logs)))
+    assert (verdict["diagnosis_class"], verdict["culprit"]) == ("num.nan", "rank:3" if named else "none")
 
 
 def test_the_policy_skip_drops_that_batch_only(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
@@ -237,7 +240,10 @@ def test_a_disk_that_fills_up_ends_the_job_with_its_reason_and_the_last_checkpoi
     try:
         saving = {"directory": str(where), "interval": 3, "keep": 2, "mode": "async_thread"}
         attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=60, checkpoint=saving)
-        assert launcher.run(attempt, 2).codes == [64, 64]
+        ended = launcher.run(attempt, 2)
+        assert ended.codes == [64, 64]
+        verdict = verdict_of(attempt, dict(enumerate(ended.logs)))
+        assert (verdict["diagnosis_class"], verdict["culprit"]) == ("ckpt.write_failed", "none")
         assert "No space left on device" in result(attempt, 0)["reason"]
         states = [(event["step"], event["state"]) for event in events(attempt, "checkpoint")]
         assert (9, "failed") in states

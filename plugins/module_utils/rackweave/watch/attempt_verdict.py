@@ -30,6 +30,8 @@ _DEEPER_FAMILIES = {
     "cut": ("net",),
 }
 
+_OF_ONE_MACHINE = ("gpu", "node", "net", "nccl")
+
 _CLASS_OF_KIND = {
     "killed": "launch.sigkill_unconfirmed",
     "lost": "launch.child_crash",
@@ -71,7 +73,7 @@ def verdict_document(
     if named and found.family not in _DEEPER_FAMILIES[blamed.kind]:
         diagnosis = _CLASS_OF_KIND[blamed.kind]
     entry = CLASSES[diagnosis]
-    culprit = blamed.culprit if named and blamed.culprit != "none" else found.culprit
+    culprit = _culprit(blamed, found)
     return {
         "schema": SCHEMA,
         "run": run,
@@ -93,6 +95,19 @@ def verdict_document(
         "others": [name for name in found.others if name != diagnosis],
         "collectors": collector_states(found, silent_hosts or {}),
     }
+
+
+def _culprit(blamed: Blame, found: Verdict) -> str:
+    """Return who is named: by launchers and ranks where they know, else by the logs.
+
+    Where every rank stopped with the same error, each of them printed it: the logs then show everybody, who is nobody,
+    unless they show a fault of one machine beside it.
+    """
+    if blamed.culprit != "none":
+        return blamed.culprit
+    if blamed.kind == "error" and found.family not in _OF_ONE_MACHINE:
+        return "none"
+    return found.culprit
 
 
 def collector_states(found: Verdict, silent_hosts: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -56,10 +56,10 @@ def test_an_error_that_all_ranks_report_blames_nobody():
 
 
 def test_ranks_that_all_others_found_to_have_begun_it_are_named():
-    told = {**result(0, "stop", "the loss of step 9 is nan")[1], "blames": [2]}
-    found = judge([(rank, {**told, "rank": rank}) for rank in range(4)])
-    assert (found.kind, found.culprit, found.hosts) == ("error", "rank:2", ("b",))
-    assert "rank 2 on b began it: the loss of step 9 is nan" in found.sentence
+    found = judge([{**result(rank, "stop", "the loss of step 9 is nan"), "blames": [2]} for rank in range(4)])
+    host = PLAN.ranks[2].host
+    assert (found.kind, found.culprit, found.hosts) == ("error", "rank:2", (host,))
+    assert f"rank 2 on {host} began it: the loss of step 9 is nan" in found.sentence
 
 
 def test_a_host_that_wrote_nothing_is_named():

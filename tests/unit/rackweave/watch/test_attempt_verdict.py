@@ -37,6 +37,18 @@ def test_without_structured_evidence_the_logs_speak():
     assert "gpu.fallen_off_bus" in verdict["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("shown", "printed_by", "named"),
+    [
+        ("ckpt.write_failed", "rank:0,rank:1,host:node-a", "none"),
+        ("gpu.fallen_off_bus", "host:node-a", "host:node-a"),
+    ],
+)
+def test_an_error_of_all_ranks_names_nobody_but_a_machine_that_broke(shown, printed_by, named):
+    same = Blame("error", (), (), "every rank stopped with the same error: x")
+    assert document(blamed=same, found=Verdict(shown, culprit=printed_by))["culprit"] == named
+
+
 def test_a_good_end_names_nobody():
     verdict = document(end=judge_end("COMPLETED", 0, None), blamed=NOBODY)
     assert (verdict["culprit"], verdict["severity"], verdict["evidence"]) == ("none", "info", [])
