@@ -115,6 +115,29 @@ def train_with_damage(attempt: str, ranks: list[int], at: int) -> None:
     _main(attempt)
 
 
+def train_with_small_shared_memory(attempt: str, rank: int, at: int) -> None:
+    """Run the trainer; one rank, whose /dev/shm holds 1 MiB, shares 64 MiB before a step, as a data loader does."""
+    import ctypes
+
+    import trainer.schedule
+
+    original = trainer.schedule.Schedule.train
+    libc = ctypes.CDLL(None, use_errno=True)
+    private, new_namespace = 1 << 18 | 1 << 14, 0x20000  # MS_PRIVATE | MS_REC, CLONE_NEWNS
+
+    def train(self: Any, sampler: Any, step: int) -> list[torch.Tensor]:
+        if step + 1 == at and int(os.environ["RANK"]) == rank:
+            torch.ones(16 << 20).share_memory_()
+        return original(self, sampler, step)
+
+    if int(os.environ["RANK"]) == rank:
+        failed = libc.unshare(new_namespace) or libc.mount(b"none", b"/", None, private, None)
+        if failed or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=1m"):
+            raise OSError(ctypes.get_errno(), "a small /dev/shm")
+    trainer.schedule.Schedule.train = train  # type: ignore[method-assign]
+    _main(attempt)
+
+
 def train_with_memory_cap(attempt: str, phase: str, step: int | None = None) -> None:
     """Run the trainer, and let almost no further memory be mapped from the moment when it enters a phase.
 

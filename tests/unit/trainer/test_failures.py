@@ -169,6 +169,9 @@ def test_two_jobs_in_one_checkpoint_directory_refuse_each_other(
         other.close()
 
 
+SMALL_SHM = "tests.support.ranks:train_with_small_shared_memory"
+
+
 def guarded(
     launcher: ForkServer, corpus: Path, where: Path, policy: dict[str, Any], planted: dict[int, float], **changes: Any
 ) -> tuple[Path, list[int]]:
@@ -182,6 +185,17 @@ def test_a_loss_that_is_no_number_stops_the_job_by_default(launcher: ForkServer,
     assert codes == [64, 64]
     assert result(attempt, 0)["reason"] == "the loss of step 4 is nan"
     assert len(losses(attempt)) == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process another /dev/shm")
+def test_a_full_shared_memory_ends_the_job_and_its_rank_is_named(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2))
+    ended = launcher.call(SMALL_SHM, attempt, 2, attempt=str(attempt), rank=1, at=3)
+    assert ended.codes[1] == 64, ended.logs[1][-2000:]
+    verdict = verdict_of(attempt, dict(enumerate(ended.logs)))
+    assert (verdict["diagnosis_class"], verdict["culprit"]) == ("mem.shm_exhausted", "rank:1"), verdict
 
 
 @pytest.mark.parametrize(("damaged", "named"), [([3], [3]), ([0, 1, 2], None)])
