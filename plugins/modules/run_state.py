@@ -32,6 +32,7 @@ options:
     type: int
     default: -1
   ranks: {description: Whether results and phases of all ranks are read., type: bool, default: true}
+  beats: {description: Whether the nodes' signs of life are read., type: bool, default: true}
   documents: {description: Whether plan and training settings are returned too., type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Only reads.}
@@ -73,6 +74,7 @@ SPEC = {
     "max_bytes": {"type": "int", "default": 1_000_000},
     "known_step": {"type": "int", "default": -1},
     "ranks": {"type": "bool", "default": True},
+    "beats": {"type": "bool", "default": True},
     "documents": {"type": "bool", "default": False},
 }
 
@@ -159,7 +161,7 @@ def read_attempt(directory: Path, params: dict) -> dict:
         **found,
         "rank_results": read_objects(directory / "result") if params["ranks"] else {},
         "phases": read_objects(directory / "phase") if params["ranks"] else {},
-        "beats": read_objects(directory / "alive"),
+        "beats": read_objects(directory / "alive") if params["beats"] else {},
         "exits": {host: value for host, value in exits.items() if value is not None},
         "end": read_object(directory / "end.json"),
     }

@@ -44,7 +44,6 @@ from launch import (
     sweep,
     worst,
     write_exit,
-    write_json,
 )
 
 POLL_S = 0.1  # short, so that of several ranks the first to go is seen going first
@@ -268,9 +267,13 @@ class Beat(threading.Thread):
         self.ranks, self.told = ranks, False
 
     def run(self) -> None:
+        path = attempt_dir() / "alive" / f"{own_host()}.json"
         for count in itertools.count(1):
             try:
-                write_json(attempt_dir() / "alive" / f"{own_host()}.json", self.document(count))
+                path.parent.mkdir(exist_ok=True)
+                # In place: a new name each time would cost the metadata server of a thousand nodes much more, and a
+                # half written file only counts as no file.
+                path.write_text(json.dumps(self.document(count)) + "\n")
             except OSError as error:  # a full disk is no reason to end a node; it says so once
                 self.tell(error)
             time.sleep(BEAT_S)

@@ -29,6 +29,8 @@ from .verdict import Verdict, diagnose
 HISTORY = 20  # earlier attempts whose curves a report shows
 EARLIER = 4  # attempts of the job before the first look that are judged too; who judges may not have been there
 MANY_RANKS = 64  # above this, the files of all ranks are read at every fifteenth look only
+MANY_HOSTS = 64  # above this, the signs of life of all nodes are read no more often than
+BEATS_EVERY_S = 5.0
 HANG = "hang.no_progress"
 ENDED_BY_OTHERS = ("CANCELLED", "PREEMPTED", "TIMEOUT")  # nothing on a node explains such an end
 PEERS_WRITE_S = 12.0  # a launcher waits 8 s for the others to write how they ended; who has not by then will not
@@ -129,6 +131,7 @@ class Session:
         self._failing_at: float | None = None
         self._named: set[str] = set()
         self._looks = 0
+        self._beats_at = float("-inf")
         self._status_at = float("-inf")
 
     def run(self) -> Conclusion | Wanted:
@@ -164,9 +167,16 @@ class Session:
         self._looks += 1
         small = self.plan is None or self.plan.world_size <= MANY_RANKS
         wanted = ranks or small or self._looks % 15 == 0
-        return self.world.call(
-            "run_state", {"run_dir": self.settings.run_dir, "ranks": wanted, **self.follower.request()}
-        )
+        reading = {"ranks": wanted, "beats": self._beats_wanted()}
+        return self.world.call("run_state", {"run_dir": self.settings.run_dir, **reading, **self.follower.request()})
+
+    def _beats_wanted(self) -> bool:
+        clock = self.world.clock()
+        few = self.plan is None or len(self.plan.hosts) <= MANY_HOSTS
+        if not few and clock - self._beats_at < BEATS_EVERY_S:
+            return False
+        self._beats_at = clock
+        return True
 
     def _take(self, look: Mapping[str, Any]) -> None:
         before = self.follower.attempt
