@@ -77,7 +77,8 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("file", re.compile(r"\[(?P<lv>[IWEF]) (?P<file>[\w./-]+\.(?:cpp|hpp|cc|py)(?::\d+)?)\] ?")),
     ("kernel", re.compile(r"(?P<host>" + _HOST + r") kernel(?:\[\d+\])?: ?")),
-    ("kernel", re.compile(r"kernel(?:\[\d+\])?: ?")),
+    ("kernel", re.compile(r"\s?kernel(?:\[\d+\])?: ?")),
+    ("label", re.compile(r"std(?:out|err) [FP] ")),
     ("kernel", re.compile(r"kern: +\w+: +\[" + _ISO + r"\]: ?")),
     ("logger", re.compile(r"(?:[\w.-]+ - )?(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) - ")),
     (
@@ -89,11 +90,12 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(
             r"(?P<host>" + _HOST + r") (?=(?:slurmstepd|slurmd|slurmctld|srun|systemd|nvidia-[\w-]+|"
             r"dockerd|containerd|nvsm[\w-]*|nv-hostengine|torchrun|python3?|"
-            r"automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?)"
+            r"automount|lnetd?|mmfs\w*)(?:\[\d+\])?: ?|[\w./@-]{1,40}\[\d+\]: )"
         ),
     ),
     ("daemon", re.compile(r"slurm(?:stepd|d)-(?P<host>" + _HOST + r"): (?=error|fatal|task|debug)")),
-    ("daemon", re.compile(r"(?:slurmd|slurmctld|systemd|dockerd|containerd|torchrun|python3?|mmfs\w*)\[\d+\]: ?")),
+    ("daemon", re.compile(r"(?:slurmd|slurmctld|systemd|dockerd|containerd|torchrun|python3?)\[\d+\]: ?")),
+    ("daemon", re.compile(r"(?!mmfs|slurm|systemd)[a-z][\w./@-]{0,39}\[\d+\]: (?=\S)")),
     (
         "nccl",
         re.compile(
@@ -103,6 +105,8 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("nccl", re.compile(r"\[(?P<host>" + _HOST + r"):\d+(?: *:\d+:\d+)?\] *(?:\*\*\* )?")),
     ("nccl", re.compile(r"\[\w+@(?P<host>" + _HOST + r")\] *")),
+    ("bracket", re.compile(r"\[(?P<host>" + _HOST + r")\] (?=\S)")),
+    ("label", re.compile(r"[\w.-]+-\d+ +\| ")),
     ("label", re.compile(r"\[\d{0,3}m ?")),
     ("label", re.compile(r"\[\d{1,6}\] (?=\S+:\d+:\d+ \[|\[rank)")),
     ("label", re.compile(r" *\d{1,6}: +(?=\S)|\d{1,6}: ?(?=\[)")),
@@ -128,6 +132,7 @@ _STARTS = {
     "file": "[",
     "ray": "(",
     "level": "[",
+    "bracket": "[",
 }
 
 
@@ -191,21 +196,26 @@ def take_apart(full: str, position: int = 0, source: int = 0) -> Line:
     )
 
 
+_LABELLED = re.compile(r"std(?:out|err) |[\w.-]{1,40} +\| ")
+
+
 def _match_one(full: str, at: int, found: dict[str, object]) -> int:
     first = full[at : at + 1]
-    if first.isalpha() and full.find(":", at, at + 100) < 0:
+    if first.isalpha() and full.find(":", at, at + 100) < 0 and not _LABELLED.match(full, at):
         return at
     for kind, pattern in _BY_FIRST.get(first, _OTHER):
         match = pattern.match(full, at)
         if not match or match.end() == at:
             continue
         groups = match.groupdict()
+        if kind == "bracket" and (at or not looks_like_host(groups["host"] or "")):
+            continue
         if kind == "host" and ("host" in found or not looks_like_host(groups["host"])):
             follows = pattern.match(full, match.end()) if _TAG.match(full, at) else None
             if follows is not None and "host" not in found and looks_like_host(follows["host"]):
                 return match.end()
             continue
-        if kind == "label" and at:
+        if kind == "label" and at and "time" not in found:
             continue
         _take(kind, groups, found)
         return match.end()

@@ -164,6 +164,14 @@ def _versions(store: Store, life: Lifecycle) -> Iterator[Finding]:
     yield _make("nccl.version_mismatch", hits[-1], 24, hosts=odd)
 
 
+def _held_job(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A held job's record names the node on which its script could not start."""
+    held = store.of("slurm.requeued_held/reason")
+    hosts = {host for hit in store.of("fact:batch_host") for host in expand_hosts(hit.groups["hosts"])}
+    if held and len(hosts) == 1:
+        yield _make("slurm.requeued_held", held[0], 24, hosts=hosts)
+
+
 def _held_by(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """Rows of ``sinfo -R`` name the node behind a held job or a step that could not be killed."""
     for hit in store.of("fact:drain_row"):
@@ -249,6 +257,7 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _segfault,
     _versions,
     _held_by,
+    _held_job,
     _grace,
     _fresh_start,
     _overlap,

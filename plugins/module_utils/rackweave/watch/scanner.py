@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import ParseError
@@ -22,6 +22,8 @@ from .peers import PeerReports
 from .phases import LITERALS as PHASE_LITERALS
 from .phases import Phases
 from .prefix import YEARLESS, Line, parse_time, take_apart
+from .sections import LITERALS as SECTION_LITERALS
+from .sections import Sections
 from .series import LITERALS as SERIES_LITERALS
 from .series import Series, as_record
 from .signature import Signature, quoted
@@ -72,6 +74,7 @@ class Scan:
     failures: FailureTables = field(default_factory=FailureTables)
     peers: PeerReports = field(default_factory=PeerReports)
     attempt: Attempt = field(default_factory=Attempt)
+    sections: Sections = field(default_factory=Sections)
     oom_phase: dict[int, str | None] = field(default_factory=dict)
     lines: int = 0
     names: list[str] = field(default_factory=list)
@@ -134,6 +137,8 @@ class Scan:
         """Show a line to all who want it; those who can never want a line of this shape are left out of the result."""
         if (source.host and line.host is None) or (source.rank is not None and line.rank is None):
             line = _with_origin(line, source)
+        if line.host is None and line.source in self.sections.hosts:
+            line = replace(line, host=self.sections.hosts[line.source])
         if line.local_rank is not None and line.rank is None and line.host:
             known = self.store.local_ranks.get((line.host, line.local_rank))
             line = _with_rank(line, known) if known is not None else line
@@ -233,7 +238,8 @@ class Scan:
             return self.life.feed(line)
         if name == "failures":
             return self.failures.feed(line, self.store)
-        scene = {"phases": self.phases, "transport": self.transport, "links": self.links, "peers": self.peers}[name]
+        scene = {"phases": self.phases, "transport": self.transport, "links": self.links, "peers": self.peers,
+                 "sections": self.sections}[name]  # fmt: skip
         return scene.feed(line)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -278,6 +284,7 @@ def _users() -> dict[str, list[Signature | str]]:
         "links": LINK_LITERALS,
         "failures": FAILURE_LITERALS,
         "peers": PEER_LITERALS,
+        "sections": SECTION_LITERALS,
     }
     for name, literals in scenes.items():
         for literal in {literal.lower() for literal in literals}:
@@ -319,7 +326,10 @@ def _branch(node: dict[str, Any]) -> str:
 _USERS = _users()
 _FRAGMENTS = _fragments(_USERS)
 _ANY_FRAGMENT = _trie(_FRAGMENTS)
-_ORDER = {name: at for at, name in enumerate(("phases", "life", "series", "transport", "links", "failures", "peers"))}
+_ORDER = {
+    name: at
+    for at, name in enumerate(("phases", "life", "series", "transport", "links", "failures", "peers", "sections"))
+}
 _FAST = ("series", "transport")
 _RESULTS = Source("result", "")
 

@@ -69,7 +69,9 @@ class Signature:
 
 # A line that is a comment, a shell trace or a search, not a report.
 _COMMENT = re.compile(
-    r"\s*(?:#(?!\d)|//|;;|\* |\+{1,3} (?!torchrun|srun|python)|\$ |>>> |> |(?:echo|grep|egrep|rg|sed|awk|"
+    r"\s*(?:#(?!\d)|//|;;|\* |"
+    r"\+{1,3} (?!(?:exec |env |time |nohup |numactl [^|]*)?(?:torchrun|srun|python|deepspeed|accelerate|bash))|"
+    r"\$ |>>> |> |(?:echo|grep|egrep|rg|sed|awk|"
     r"printf|alias|cat)\s)"
 )
 # Words before the match that make it advice, documentation or history.
@@ -82,7 +84,8 @@ _ADVICE = re.compile(
     r"|yesterday|used to|"
     r"(?:searching|looking|watching|checking) for|to (?:avoid|prevent|detect)|handles?|will (?:catch|retry "
     r"on)|retry[_ ]on|error_messages?\s*=|"
-    r"fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|usage:)(?=\W|$)",
+    r"ignor(?:e|es|ed|ing)|fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|"
+    r"usage:)(?=\W|$)",
     re.IGNORECASE,
 )
 

@@ -20,6 +20,8 @@ from .signatures import SIGNATURES
 BEFORE_START = timedelta(seconds=60)
 # Without a mark of the start, an event may lie this far before the first dated line (a collective time-out later).
 BEFORE_FIRST_LINE = timedelta(hours=2)
+# Lines of one exception and of what it says of its causes.
+REPORT_LINES = 30
 # Silence is judged against this floor, in seconds, and against the printed interval.
 SILENCE_FLOOR_S = 120.0
 # A declared phase (start-up, evaluation, save) may be silent this long, in seconds.
@@ -121,7 +123,24 @@ def conclude(scan: Scan, now: datetime | None = None, addresses: Mapping[str, st
         states = tuple(sorted(scan.attempt.collectors.items()))
         return Verdict("healthy", first_action=CLASSES["healthy"].first_action, collectors=states)
     ordered = sorted(findings, key=_order)
-    return _verdict(ordered[0], ordered, scan, addresses or {})
+    root = _nearest(ordered)
+    return _verdict(root, [root, *(finding for finding in ordered if finding is not root)], scan, addresses or {})
+
+
+def _nearest(ordered: list[Finding]) -> Finding:
+    """The first finding, or a deeper one of the same report: an error number explains "write failed" before it."""
+    first = ordered[0]
+    report = [
+        finding
+        for finding in ordered
+        if finding.source == first.source
+        and 0 <= finding.position - first.position <= REPORT_LINES
+        and finding.ranks == first.ranks
+        and finding.printed_by == first.printed_by
+        and _tier(finding) == _tier(first)
+        and not finding.kernel
+    ]
+    return min(report, key=lambda finding: finding.depth, default=first)
 
 
 def _collect(scan: Scan) -> list[Finding]:
@@ -236,10 +255,14 @@ def _order(finding: Finding) -> tuple[int, int, datetime, int]:
     """Causes before consequences, then the earliest; alarms before notes."""
     rank = finding.depth
     group = 0 if CLASSES[finding.diagnosis].alarm else 1
-    tier = next(at for at, limit in enumerate((10, 17, 33, 37, 1000)) if rank < limit)
+    tier = _tier(finding)
     if tier == 4:
         return (group, 100 + rank, finding.time or datetime.max, finding.position)
     return (group, tier, finding.time or datetime.max, finding.position * 1000 + rank)
+
+
+def _tier(finding: Finding) -> int:
+    return next(at for at, limit in enumerate((10, 17, 33, 37, 1000)) if finding.depth < limit)
 
 
 def _verdict(root: Finding, ordered: list[Finding], scan: Scan, addresses: Mapping[str, str]) -> Verdict:

@@ -29,7 +29,8 @@ TABLE = (
         "[rank2]: ValueError: tokenizer returned 0 tokens for document 1822",
         blame="both",
         depth=37,
-        unless=r"^(?:[A-Za-z_]\w*\.)*(?:" + _NOT_APP + r")|^\w*Warning\b|gloo/|ProcessGroup|NCCL error|\[c10d\]|Timed "
+        unless=r"^(?:[A-Za-z_]\w*\.)*(?:" + _NOT_APP + r")|^\w*Warning\b|gloo/|ProcessGroup|NCCL error|\[c10d\]|"
+        r"Timed "
         r"out waiting|store based barrier|TCPStore|Connection (?:reset|"
         r"closed|refused)|communicator was aborted|process group|NCCL "
         r"|failed to pass monitoredBarrier",

@@ -17,7 +17,9 @@ TABLE = (
         "ckpt.incomplete",
         r"(?:No such file or directory|not found|does not exist|missing).{0,200}(?:/\.metadata\b|\.distcp\b|"
         r"/metadata\.json\b)|"
-        r"(?:/\.metadata\b|\.distcp\b).{0,80}(?:No such file|not found|does not exist|missing)|"
+        r"(?:\.metadata\b|\.distcp\b|\bmetadata\.json\b|\bcommon\.pt\b).{0,80}(?:No such file|not found|does not "
+        r"exist|missing)|"
+        r"(?:not|n't) (?:contain|have|hold) a (?:valid|complete|distributed) checkpoint|"
         r"is not a (?:distributed|complete|valid) checkpoint|(?i:checkpoint\b.{0,160}\bis incomplete|incomplete "
         r"checkpoint\b)",
         "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/run1/iter_0012000/.metadata'",
@@ -38,7 +40,8 @@ TABLE = (
         "ckpt.incomplete",
         r"PytorchStreamReader failed.{0,60}(?:central directory|invalid header|archive is corrupted|zip "
         r"archive)|unexpected EOF, expected \d+ more bytes|"
-        r"EOFError: Ran out of input|SafetensorError|MetadataIncompleteBuffer|file not fully covered|pickle "
+        r"EOFError: Ran out of input|SafetensorError(?!.*(?:[^e]serializ|IoError))|MetadataIncompleteBuffer|file "
+        r"not fully covered|pickle "
         r"data was truncated",
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
         depth=19,
@@ -90,7 +93,8 @@ TABLE = (
         r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|(?i:(?:failed|unable|error|could "
         r"not)(?: to)? (?:sav|writ)\w* (?:the |a |async |distributed |model )*checkpoint)|"
         r"(?i:checkpoint (?:save|write|saving|writing)\b.{0,60}\b(?:failed|error))|(?i:(?:saving|writing)"
-        r" (?:the )?checkpoint\b.{0,80}\bfailed)|basic_ios::clear: iostream error",
+        r" (?:the )?checkpoint\b.{0,80}\bfailed)|basic_ios::clear: iostream error|"
+        r"SafetensorError: Error while serializing|kind: StorageFull",
         "[rank5]: RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed "
         "writing file data/176: "
         "file write failed",
@@ -153,7 +157,8 @@ TABLE = (
     S(
         "ckpt.async_overlap/text",
         "ckpt.async_overlap",
-        r"(?i)\b(?:second|another|new|next) (?:async\w* )?(?:checkpoint )?save\b.{0,80}\b(?:in[- ](?:flight|progress)|"
+        r"(?i)\b(?:second|another|new|next) (?:async\w* )?(?:checkpoint )?save\b.{0,80}\b(?:in[- ](?:flight|"
+        r"progress)|"
         r"still running|still active|outstanding)|"
         r"\b(?:previous|prior|earlier|another|preceding|unfinali[sz]ed|pending|outstanding|last async\w*)\b.{0,30}\b"
         + _SAVE

@@ -6,10 +6,17 @@ from ..signature import Signature as S
 
 
 def _xid(codes: str) -> str:
-    """The driver's line for one of these numbers, or its echo on another channel (Xid 45, "caused by previous Xid")."""
+    """The driver's line for one of these numbers, or its echo on another channel (Xid 45, "caused by previous "
+    "Xid")."""
     # A kernel line may come through a collector that keeps "Xid" but drops "NVRM:".
     where = r"(?:NVRM: )?Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
-    return where + rf"(?:(?:{codes})\b|45\b.{{0,120}}\bprevious Xid (?:{codes})\b)"
+    kernel = rf"(?:(?:{codes})\b|45\b.{{0,120}}\bprevious Xid (?:{codes})\b)"
+    # Monitors (device plug-ins, DCGM, health checks) print only the number.
+    monitor = (
+        rf"\b(?:Xid|XID)(?:(?: error| code)?[=:] ?|(?: error| code) )(?:{codes})\b(?! *[,/|] *\d)|"
+        rf"\b(?:Xid|XID) (?:{codes}) (?:on|at|was|detected|seen|reported|occurred)\b"
+    )
+    return f"{where}{kernel}|{monitor}"
 
 
 TABLE = (
@@ -141,7 +148,8 @@ TABLE = (
     S(
         "gpu.driver_mismatch/nvml",
         "gpu.driver_mismatch",
-        r"(?i)driver/library version mismatch|NVRM: API mismatch|CUDA driver version is insufficient for CUDA runtime|"
+        r"(?i)driver/library version mismatch|NVRM: API mismatch|CUDA driver version is insufficient for CUDA "
+        r"runtime|"
         r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver / "
         r"cuda driver combination|LIB_RM_VERSION_MISMATCH",
         "host4: Failed to initialize NVML: Driver/library version mismatch",

@@ -12,7 +12,8 @@ TABLE = (
         r"Work\w+\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
         "[rank4]:[E318 07:39:53.792630246 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective "
         "operation timeout: "
-        "WorkNCCL(SeqNum=610, OpType=COALESCED, NumelIn=5, NumelOut=4, Timeout(ms)=600000) ran for 600086 milliseconds",
+        "WorkNCCL(SeqNum=610, OpType=COALESCED, NumelIn=5, NumelOut=4, Timeout(ms)=600000) ran for 600086 "
+        "milliseconds",
         blame="rank",
     ),
     S(

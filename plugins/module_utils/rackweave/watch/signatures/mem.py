@@ -10,7 +10,8 @@ TABLE = (
         "mem.cuda_oom",
         r"(?:CUDA|HIP|XPU|NPU) out of memory\.? Tried|(?:CUDA|HIP) out of memory\b(?=\.|$)|\bOutOfMemoryError\b(?!.*"
         r"Java)|"
-        r"(?:CUDA|HIP|Cuda|cuda)(?: driver| runtime)? ?(?:[Ff]ailure|error):?(?: \d+)? ?:?'?\(?(?:\d+ )?out of memory|"
+        r"(?:CUDA|HIP|Cuda|cuda)(?: driver| runtime)? ?(?:[Ff]ailure|error):?(?: \d+)? ?:?'?\(?(?:\d+ )?out of "
+        r"memory|"
         r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|"
         r"RESOURCE_EXHAUSTED: Out of memory",
         "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a "
@@ -87,8 +88,8 @@ TABLE = (
         "mem.shm_exhausted",
         r"insufficient shared memory|workers? are out of shared memory|shared memory object </?torch_[^>]*>.*(?:No "
         r"space|Cannot allocate|Too many)|"
-        r"(?:unable to (?:write to file|mmap|resize)|could not (?:open|unlink)).*</?torch_\d|out of shared "
-        r"memory\b(?!.*Required)|"
+        r"(?:unable to (?:allocate shared memory|write to file|mmap|resize)|could not (?:open|unlink)).*</?torch_\d|"
+        r"out of shared memory\b(?!.*Required)|"
         r"[Nn]o space left on device: '?/torch_",
         "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that "
         "dataloader's workers "

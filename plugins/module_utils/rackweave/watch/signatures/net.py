@@ -24,7 +24,8 @@ TABLE = (
         "net.retry_exceeded/nccl",
         "net.retry_exceeded",
         r"Got completion (?:from peer " + _peer() + r" )?" + _STATUS + r"(?:12|13)\b)",
-        "host7:19989:20082 [1] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 192.0.2.15<53249> "
+        "host7:19989:20082 [1] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer "
+        "192.0.2.15<53249> "
         "with error 12, opcode 0, len 0, vendor err 129 (Send)",
     ),
     S(
@@ -50,7 +51,8 @@ TABLE = (
         "net.local_protection/nccl",
         "net.local_protection",
         r"Got completion (?:from peer \S+ )?" + _STATUS + r"(?:1|2|4|6|7|8|9|10|11)\b)",
-        "host5:68738:69060 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 192.0.2.11<39391> "
+        "host5:68738:69060 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer "
+        "192.0.2.11<39391> "
         "with error 4, opcode 32639, len 32639, vendor err 81 (Send)",
         blame="both",
     ),
@@ -75,7 +77,8 @@ TABLE = (
         "net.qp_connect_failed",
         r"ibv_modify_qp failed with (?:error )?(?:\d+ )?(?:Connection timed out|Network is unreachable|"
         r"No route to host|"
-        r"Connection refused|Invalid argument|Remote I/O error|Transport endpoint|Resource temporarily|Unknown error)|"
+        r"Connection refused|Invalid argument|Remote I/O error|Transport endpoint|Resource temporarily|Unknown "
+        r"error)|"
         r"[Ff]ailed to modify QP.* to (?:RTR|RTS)",
         "host3:4940:4960 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Connection "
         "timed out",
@@ -115,9 +118,11 @@ TABLE = (
         r"failed in ncclIbRoceGetVersionNum|ibv_query_gid(?:_ex|_table)? failed|"
         r"(?i:(?:no|cannot find|could not find|failed to find) (?:a )?(?:usable |valid |suitable |matching "
         r")?(?:RoCE ?v?2? |IPv4 )*GID\b)|"
-        r"(?i:\bGID (?:index )?\d* ?(?:is |was )?(?:not found|not valid|invalid|is empty|out of range|does not exist))|"
+        r"(?i:\bGID (?:index )?\d* ?(?:is |was )?(?:not found|not valid|invalid|is empty|out of range|does not "
+        r"exist))|"
         r"(?i:invalid (?:s?gid[_ ]?index|GID)\b)|(?i:failed to (?:get|read|query) (?:s?gid|gid index))",
-        "host2:4420:4477 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
+        "host2:4420:4477 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: "
+        "Invalid "
         "argument",
         blame="both",
         unless=r"NCCL INFO (?!.*failed)|GID table change",
@@ -306,7 +311,8 @@ TABLE = (
         r"negotiated down|came up)"
         r"\b (?:from .{1,24} )?(?:to|at) (?:only )?\d+ ?(?:G|Gb|Gbps|Gb/s|Mb/s|x\b)(?:.{0,40}\b(?:instead "
         r"of|expected|of)\b)?|"
-        r"(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+).{0,60}\b(?:rate|speed|width)\b.{0,12}?\d+ ?(?:G\w*(?:/s\w*)?|"
+        r"(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+|\bethtool\b|\ben[psox]\w+|\beth\d+|"
+        r"\bib[ps]?\d+\w*).{0,60}\b(?:rate|speed|width)\b.{0,12}?\d+ ?(?:[GM]\w*(?:/s\w*)?|"
         r"x)?\b.{0,20}\b(?:expect\w*|should be|instead of|want\w*|nominal|configured)\b.{0,12}?\d+",
         "host2 kernel: mlx5_core 0000:41:00.0 mlx5_0: Port 1 link rate dropped from 400 Gb/s to 100 Gb/s",
         blame="host",

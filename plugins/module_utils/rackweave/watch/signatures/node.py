@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from ..signature import Signature as S
+from .storage import KERNEL_THREADS
 
 TABLE = (
+    S(
+        "node.cpu_lockup/kernel_thread",
+        "node.cpu_lockup",
+        r"\btask (?:" + KERNEL_THREADS + r")\S* ?blocked for more than \d+ seconds",
+        "host4 kernel: INFO: task kcompactd1:1177 blocked for more than 120 seconds.",
+        blame="host",
+        depth=20,
+    ),
     S(
         "node.cpu_lockup/kernel",
         "node.cpu_lockup",

@@ -41,7 +41,8 @@ TABLE = (
         "num.nan/megatron",
         "num.nan",
         r"[Rr]ank (?P<rank>\d+), node (?P<host>[\w.-]+), device \d+.{0,40}Unexpected result (?:nan|-?inf)\b",
-        "RuntimeError: Rank 5, node host1, device 5, iteration #9: Unexpected result nan (message='found NaN in local "
+        "RuntimeError: Rank 5, node host1, device 5, iteration #9: Unexpected result nan (message='found NaN in "
+        "local "
         "forward loss calculation')",
         depth=20,
         unless=r"rerun_state_machine:Unexpecte",
@@ -49,7 +50,8 @@ TABLE = (
     S(
         "num.nan/text",
         "num.nan",
-        r"found (?:NaN|Inf)(?: or Inf)? in (?:local )?(?:grad|forward loss|loss)|(?i:\bloss (?:is|became|"
+        r"found (?:NaN|Inf)(?: or Inf)? in (?:local )?(?:grad|forward loss|loss)|(?i:\bloss\b(?: \S+){0,4} (?:is|"
+        r"became|"
         r"was|turned|has become|diverged to)(?: now)?:? \(?(?:nan|inf))|"
         r"(?i:\b(?:loss|gradient norm) of step \d+ is -?(?:nan|inf)\b)|"
         r"returned nan values in its \d+th output|(?i:\b(?:nan|inf)(?:/inf)? (?:loss|gradients?|grad norm)"

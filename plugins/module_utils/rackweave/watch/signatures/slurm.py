@@ -6,6 +6,12 @@ from ..signature import Signature as S
 
 TABLE = (
     S(
+        "fact:batch_host",
+        "fact:batch_host",
+        r"\bBatchHost=(?P<hosts>[\w.-]+)",
+        "   BatchHost=host7",
+    ),
+    S(
         "slurm.node_fail/srun",
         "slurm.node_fail",
         r"(?:srun|salloc|sbatch): error: Node failure on (?P<hosts>\S+)|due to failure of node (?P<hosts2>[\w.\[\],-"

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from ..signature import Signature as S
 
+# Threads of the kernel that wait for no file system: a stall of theirs is one of the host.
+KERNEL_THREADS = (
+    r"kcompactd|khugepaged|kswapd|migration/|rcu_|ksoftirqd|cpuhp|kthreadd|watchdog|nv_queue|nvidia-modeset"
+)
+
 TABLE = (
     S(
         "storage.io_error/errno",
@@ -64,10 +69,11 @@ TABLE = (
     S(
         "storage.unresponsive/hung_task",
         "storage.unresponsive",
-        r"INFO: task \S+ ?blocked for more than \d+ seconds|task \S+:\d+ blocked for more than",
+        r"\btask \S+ ?blocked for more than \d+ seconds|task \S+:\d+ blocked for more than",
         "host4 kernel: INFO: task python3:12345 blocked for more than 122 seconds.",
         blame="host",
         depth=20,
+        unless=r"task (?:" + KERNEL_THREADS + r")",
     ),
     S(
         "storage.unresponsive/other",

@@ -1,0 +1,57 @@
+"""Headings that say whose lines follow: ``==> node07/dmesg.log <==``, ``===== node07 =====``, ``node07 | CHANGED``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .prefix import Line, looks_like_host
+
+_HEADINGS = (
+    re.compile(r"^==> (?P<path>\S+) <==\s*$"),
+    re.compile(
+        r"^(?:={3,}|-{3,}|#{2,}|\*{3,})\s*(?:host|node|from)?:?\s*(?P<host>[\w.-]+)\b[^=#*]{0,40}?(?:={3,}|-{3,}|"
+        r"#+|\*{3,})?\s*$"
+    ),
+    re.compile(r"^(?P<host>[\w.-]+) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!?)\b"),
+    re.compile(r"^\[\d+\] \d\d:\d\d:\d\d \[(?:SUCCESS|FAILURE)\] (?:\w+@)?(?P<host>[\w.-]+)"),
+    re.compile(r"^Message from syslogd@(?P<host>[\w.-]+) at "),
+)
+# The last part of a path is often a kind of log, a job or a rank.
+_KINDS = re.compile(r"(?:rank|job|log|out|err|nccl|run|step|slurm|attempt|dmesg|train|worker_)", re.IGNORECASE)
+
+LITERALS = ("==> ", "====", "----", "## ", "****", " | CHANGED", " | SUCCESS", " | FAILED", "[SUCCESS]", "[FAILURE]",
+            " | UNREACHABLE", "Message from syslogd@")  # fmt: skip
+
+
+@dataclass
+class Sections:
+    """The host of the section that is being read, for each source."""
+
+    hosts: dict[int, str] = field(default_factory=dict)
+
+    def feed(self, line: Line) -> bool:
+        """Take one line that may be a heading; True if it is one."""
+        for pattern in _HEADINGS:
+            match = pattern.match(line.full)
+            if match is None:
+                continue
+            groups = match.groupdict()
+            host = _in_path(groups["path"]) if "path" in groups else groups["host"]
+            if host is not None and not looks_like_host(host):
+                continue
+            self.hosts.pop(line.source, None)
+            if host is not None:
+                self.hosts[line.source] = host
+            return True
+        return False
+
+
+def _in_path(path: str) -> str | None:
+    """The part of a path that names a host."""
+    *above, last = path.split("/")
+    named = [part for part in above if looks_like_host(part) and not _KINDS.match(part)]
+    if named:
+        return named[-1]
+    stem = last.rsplit(".", 1)[0]
+    return stem if looks_like_host(stem) and not _KINDS.match(stem) else None
