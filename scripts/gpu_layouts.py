@@ -1,6 +1,7 @@
 """All layouts of 2, 4 or 8 GPUs in one run, beside DDP and FSDP2, and an all-reduce sweep; one table last.
 
 torchrun --nproc-per-node N scripts/gpu_layouts.py --out DIR --seconds 240
+torchrun --nproc-per-node N scripts/gpu_layouts.py --out DIR --tiny --device cpu     # tries itself, over gloo
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def main() -> int:
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--steps", default="3:7")
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="a model for trying this script")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--apart", type=float, default=0.15, help="nats from which on losses count as wrong")
     parser.add_argument("--predict-for", default="", help="without a GPU: the product that is predicted for")
     parser.add_argument("--only", default="", help="names and ZeRO stages, like tensor,data3")
@@ -43,14 +45,16 @@ def main() -> int:
     warmup, timed = (int(part) for part in arguments.steps.split(":"))
     model = llama_like("7b-like", arguments.layers, 4096, 11008, 32, 32, 4096, 32000)
     if arguments.tiny:
-        model = llama_like("tiny", 4, 64, 128, 4, 2, 64, 256)
+        model = llama_like("tiny", 8, 64, 128, 8, 8, 32, 256)
     world = int(os.environ["WORLD_SIZE"])
-    if "CUDA_VISIBLE_DEVICES" not in os.environ and torch.cuda.is_available():
+    if torch.cuda.is_available() != (arguments.device == "cuda"):
+        parser.error(f"--device {arguments.device}, but torch.cuda.is_available() is {torch.cuda.is_available()}")
+    if arguments.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     mesh = start(BenchCase("start", gpt_like("start", 2, 64, 32, heads=4), 1, 1, data_parallel_size=world))
     from trainer.bench import allreduce
     from trainer.bench.layouts import PEERS, layouts_of, run_all
-    from trainer.bench.predicted import predict
+    from trainer.bench.predicted import peak_flops_per_second, predict, predict_allreduce
 
     arguments.out.mkdir(parents=True, exist_ok=True)
 
@@ -59,30 +63,39 @@ def main() -> int:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    swept = allreduce.sweep(mesh.device, 200)
+    gpu = torch.cuda.get_device_name() if arguments.device == "cuda" else arguments.predict_for
+    if arguments.device == "cpu":
+        tell("gloo on CPUs: nothing below says anything of NCCL, NVLink or a GPU")
+    swept = allreduce.sweep(mesh.device, 200, allreduce.SIZES_BYTES[: None if arguments.device == "cuda" else 6])
     if mesh.rank == 0:
         (arguments.out / "allreduce.json").write_text(json.dumps(asdict(swept), indent=1), encoding="utf-8")
     tell(allreduce.table(swept))
+    for size in swept.sizes:
+        seconds = predict_allreduce(size.message_bytes, world, gpu)
+        if seconds is not None:
+            off = 100 * (seconds / size.p50_s - 1)
+            tell(f"{size.message_bytes:12d} planner's NVLink: {seconds * 1e6:11.1f} us ({off:+.0f} % of p50)")
     chosen = arguments.only.split(",") if arguments.only else []
     everything = layouts_of(model, world, arguments.micro_batch, arguments.global_batch)
-    cases = (
+    cases = [
         item for item in everything if not chosen or item[0] in chosen or f"{item[0]}{item[1].zero_stage}" in chosen
-    )
-    rows = run_all(cases, arguments.out, (warmup, timed), tell, deadline)
+    ]
+    rows = run_all(iter(cases), arguments.out, (warmup, timed), tell, deadline)
     peers = [row.tokens_per_second for row in rows if row.program in PEERS]
     tell("\nratio to the best peer; largest difference of the first 10 losses from the median of all programs")
     # Of the median, not of one program: that one could be the one that is wrong.
     usual = [statistics.median(values) for values in zip(*(row.losses[:10] for row in rows))]
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else arguments.predict_for
+    peak = peak_flops_per_second(gpu)
     for row in rows:
         apart = max(abs(a - b) for a, b in zip(row.losses[:10], usual))
         ratio = f"{row.tokens_per_second / max(peers):.3f}" if peers else "-"
         expected = None if row.program in PEERS else predict(row.case, gpu)
         beside = "" if expected is None else f"  {expected.beside(row.step_time_s, row.max_allocated_gib)}"
-        tell(f"{ratio:>6s} {apart:8.4f}{' !' if apart > arguments.apart else '  '}{row.line()}{beside}")
+        tell(f"{ratio:>6s} {apart:8.4f}{' !' if apart > arguments.apart else '  '}{row.line(peak)}{beside}")
     wrong = [row.program for row in rows if max(abs(a - b) for a, b in zip(row.losses[:10], usual)) > arguments.apart]
     tell(f"\nlosses further than {arguments.apart} from the median: {', '.join(wrong) or 'none'}")
-    return int(bool(wrong))
+    tell(f"{len(rows)} of {len(cases)} programs ran; the others are named above with what stopped them")
+    return int(bool(wrong) or len(rows) < len(cases))
 
 
 if __name__ == "__main__":

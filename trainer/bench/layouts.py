@@ -126,8 +126,10 @@ def layouts_of(model: ModelConfig, world: int, micro_batch: int, global_batch: i
     if world >= 4:
         yield "tensor+pipeline", case(world // 2, 2, sequence_parallel=True)
         yield "tensor+data", case(2, 1, sequence_parallel=True)
+        yield "tensor+pipeline", case(world // 2, 2)
     if world >= 8:
         yield "3d", case(2, 2, sequence_parallel=True)
+        yield "3d", case(2, 2)
 
 
 def run_all(

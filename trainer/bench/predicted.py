@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from rackweave.hardware.catalog import Gpu, find_gpu
 from rackweave.plan.constants import Constants
+from rackweave.plan.kernels import Links
 from rackweave.plan.machine import Machine
 from rackweave.plan.memory import peak_memory
 from rackweave.plan.model_file import resolve_model
@@ -46,6 +47,21 @@ def predict(case: BenchCase, gpu_name: str) -> Predicted | None:
     constants = Constants.shipped()
     seconds = step_time(model, layout, _machine(gpu, case.world_size), software, constants).total
     return Predicted(seconds, peak_memory(model, layout, software, constants).allocated / GIB)
+
+
+def predict_allreduce(message_bytes: int, world_size: int, gpu_name: str) -> float | None:
+    """Return the planner's seconds of an all-reduce over the GPUs of one host, or None for an unknown GPU."""
+    gpu = find_gpu(gpu_name)
+    if gpu is None:
+        return None
+    links = Links.of(_machine(gpu, world_size), Constants.shipped())
+    return links.ring(message_bytes, world_size, 1, rounds=2)
+
+
+def peak_flops_per_second(gpu_name: str) -> float | None:
+    """Return the dense bf16 peak of a GPU, or None for an unknown one."""
+    gpu = find_gpu(gpu_name)
+    return None if gpu is None else gpu.peak_flops_per_second("bf16")
 
 
 def _layout(case: BenchCase) -> Layout:
