@@ -67,10 +67,12 @@ def collected_reboot(reboots: Mapping[str, Mapping[str, object]], *, disruptive_
     """Return what to do about the reboots that roles left to the end of a run: ``action``, ``message``, ``roles``.
 
     Args:
-        reboots: role to its decision (``action``), ``reasons``, ``timeout_s`` and ``boot_time_command``. One reboot
-            serves all of them, so the reasons of a role without consent are named too where another one has it.
+        reboots: role to its decision (``action``; an empty mapping where nothing is due), ``reasons``, ``timeout_s``
+            and ``boot_time_command``. One reboot serves all of them, so the reasons of a role without consent are named
+            too where another one has it.
         disruptive_ok: whether Slurm has no work on the node now.
     """
+    reboots = {role: row for role, row in reboots.items() if row}
     why = [f"{role}: {reason}" for role, row in sorted(reboots.items()) for reason in _words(row.get("reasons"))]
     consenting = [row for row in reboots.values() if row.get("action") == "defer"]
     result: dict[str, object] = {"action": "none", "message": "no reboot is due", "roles": sorted(reboots)}

@@ -59,11 +59,13 @@ def test_one_reboot_serves_all_roles_and_names_all_reasons():
         {
             "node_base": due("defer", "the kernel line gets iommu=pt", "nouveau is loaded", timeout_s="600"),
             "gpu_driver": due("defer", "driver 580.65.06 is installed and not loaded", command="stat /proc/1"),
+            "shared_storage": {},
             "rdma_fabric": due("report", "mlx5_core 25.04 is installed"),
         },
         disruptive_ok=True,
     )
     assert found["action"] == "reboot"
+    assert found["roles"] == ["gpu_driver", "node_base", "rdma_fabric"]
     assert (found["timeout_s"], found["boot_time_command"]) == (900, "stat /proc/1")
     for words in ("iommu=pt", "nouveau", "580.65.06", "rdma_fabric: mlx5_core 25.04"):
         assert words in found["message"]
