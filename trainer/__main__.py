@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import mmap
 import os
@@ -55,8 +56,13 @@ def _run(job: JobConfig, environment: LaunchEnvironment) -> int:
     from .requests import ExitRequests
     from .telemetry import EventLog, PhaseMarker
 
-    marker = PhaseMarker(job.attempt / "phase" / f"{environment.rank}.json", environment.rank, environment.host)
-    events = EventLog(job.attempt / "events.jsonl", environment.rank, writer=environment.rank == 0)
+    try:
+        marker = PhaseMarker(job.attempt / "phase" / f"{environment.rank}.json", environment.rank, environment.host)
+        events = EventLog(job.attempt / "events.jsonl", environment.rank, writer=environment.rank == 0)
+    except OSError as error:
+        return _refuse(
+            job.attempt, environment, StopError(f"the attempt directory {job.attempt} cannot be written: {error}")
+        )
     device = "cpu" if job.train.backend == "gloo" else f"cuda:{environment.local_rank}"
     ending = _Ending(job, environment, marker, events, MemoryMeter(device, job.train.memory_limit_gib), device)
 
@@ -89,8 +95,12 @@ class _Ending:
         """Write the result, and the event that closes the log."""
         phase, step = self.marker.phase, self.marker.step
         rank, host = self.environment.rank, self.environment.host
-        write_result(self.job.attempt, Result(rank, host, end, reason, phase, step, blames))
-        self.events.write("end", exit=end.label, code=end.value, reason=reason, step=step)
+        try:
+            write_result(self.job.attempt, Result(rank, host, end, reason, phase, step, blames))
+            self.events.write("end", exit=end.label, code=end.value, reason=reason, step=step)
+        except (OSError, StopError) as error:
+            # The exit code still says how it ended; a full disk must not turn it into another one.
+            LOG.error("how this rank ended cannot be written: %s", error)
 
     def explain(self, error: BaseException, end: Exit) -> str:
         """Return the sentence for a failure, after writing what helps to understand it."""
@@ -140,7 +150,8 @@ def _refuse(attempt: Path, environment: LaunchEnvironment | None, error: StopErr
     if environment is None or environment.rank == 0:
         sys.stderr.write(f"trainer: {error}\n")
     if environment is not None and attempt.is_dir():
-        write_result(attempt, Result(environment.rank, environment.host, Exit.STOP, str(error), "start", None))
+        with contextlib.suppress(OSError):  # the sentence is what matters, and it may be about this very directory
+            write_result(attempt, Result(environment.rank, environment.host, Exit.STOP, str(error), "start", None))
     return Exit.STOP.value
 
 

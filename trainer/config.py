@@ -17,6 +17,8 @@ from .schema import parse, read_json
 
 PLAN_SCHEMA = "rackweave.plan/1"
 TRAIN_SCHEMA = "rackweave.train/1"
+LARGEST_PORT = 65535
+LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -251,6 +253,8 @@ class CorpusConfig:
     weight: float
 
     def __post_init__(self) -> None:
+        if not Path(self.prefix).name:
+            raise StopError(f"data: the prefix {self.prefix!r} names no corpus")
         if not self.weight > 0:
             raise StopError(f"data: the weight of {self.prefix} is {self.weight}, it must be above 0")
 
@@ -300,6 +304,10 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         require_choice("optimizer.schedule", self.schedule, ("cosine", "linear", "constant"))
         require_at_least(self, 0, "learning_rate", "minimum_learning_rate", "warmup_steps", "weight_decay", "clip_grad")
+        require_at_least(self, 0, "epsilon")
+        for name in ("beta1", "beta2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise StopError(f"optimizer.{name}={getattr(self, name)} must lie in [0, 1)")
         if self.schedule != "constant" and self.decay_steps <= self.warmup_steps:
             raise StopError(f"optimizer.decay_steps={self.decay_steps} must be above warmup_steps={self.warmup_steps}")
 
@@ -326,6 +334,8 @@ class CheckpointConfig:
     mode: str
 
     def __post_init__(self) -> None:
+        if not self.directory:
+            raise StopError("checkpoint.directory is empty: name a directory on the shared file system")
         require_choice("checkpoint.mode", self.mode, ("sync", "async_thread", "async_process"))
         require_at_least(self, 0, "interval")
         require_at_least(self, 2, "keep")
@@ -339,6 +349,8 @@ class TimeoutsConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "collective_s")
+        if self.collective_s > LONGEST_TIMEOUT_S:
+            raise StopError(f"timeouts.collective_s={self.collective_s:g} must be at most {LONGEST_TIMEOUT_S} (a week)")
 
 
 @dataclass(frozen=True)
@@ -363,6 +375,15 @@ class TelemetryConfig:
     profile_steps: tuple[int, ...]
     peak_flops_per_second: float | None = None
     """Dense peak of one GPU in the training dtype; null leaves `mfu` null."""
+
+    def __post_init__(self) -> None:
+        port, peak = self.prometheus_port, self.peak_flops_per_second
+        if port is not None and not 1 <= port <= LARGEST_PORT:
+            raise StopError(f"telemetry.prometheus_port={port} must lie in 1 .. {LARGEST_PORT}")
+        if any(step < 1 for step in self.profile_steps):
+            raise StopError(f"telemetry.profile_steps={list(self.profile_steps)} must be steps from 1 on")
+        if peak is not None and peak <= 0:
+            raise StopError(f"telemetry.peak_flops_per_second={peak:g} must be above 0")
 
 
 @dataclass(frozen=True)
@@ -449,6 +470,7 @@ class TrainConfig:
         require_choice("backend", self.backend, ("gloo", "nccl"))
         require_choice("engine", self.engine, ("deepspeed", "flat"))
         require_at_least(self, 1, "steps")
+        require_at_least(self, 0, "seed")
         if self.memory_limit_gib is not None and self.memory_limit_gib <= 0:
             raise StopError(f"memory_limit_gib={self.memory_limit_gib} must be above 0")
 

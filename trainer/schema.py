@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, Union
 from .errors import StopError
 
 T = TypeVar("T")
+LARGEST_WHOLE = 2**63 - 1
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -71,8 +73,12 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_WHOLE:
         return float(value)
     if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
         raise StopError(f"{where}={value!r} must be of type {kind.__name__}")
+    if kind is float and not math.isfinite(value):
+        raise StopError(f"{where}={value} must be a finite number")
+    if kind is int and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
+        raise StopError(f"{where}={value} must lie within 64 bits")
     return value

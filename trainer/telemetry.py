@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -9,6 +10,8 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from .errors import StopError
 
 EVENT_SCHEMA = "rackweave.event/1"
 PHASE_SCHEMA = "rackweave.phase/1"
@@ -42,13 +45,20 @@ class EventLog:
         self._lock = threading.Lock()
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write one event; a line reaches the file whole, since it is one write of a line-sized buffer."""
+        """Write one event; a line reaches the file whole, since it is one write of a line-sized buffer.
+
+        Raises:
+            StopError: if it cannot be written (a full disk): a job that nobody can follow does not go on.
+        """
         if self._file is None:
             return
         record = {"schema": EVENT_SCHEMA, "time": now(), "kind": kind, "rank": self._rank, **fields}
         with self._lock:
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps(record) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise StopError(f"{self._file.name} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Close the file."""
@@ -96,7 +106,9 @@ class PhaseMarker:
 
     def _follow(self) -> None:
         while not self._stop.wait(MARKER_INTERVAL_S):
-            self._write()
+            # A full disk ends the job where events are written; here the next half second may see room again.
+            with contextlib.suppress(OSError):
+                self._write()
 
     def _write(self) -> None:
         state = self._state

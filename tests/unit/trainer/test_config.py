@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ REFUSED_SIZES = {
         pp=2, virtual_pipeline_size=2, global_batch_size=6
     ),
     "zero_stage=4 is none of 0, 1, 2, 3": sizes(zero_stage=4),
+    "recompute=selective cuts inside a layer, while zero_stage=3 gathers": sizes(
+        dp=2, zero_stage=3, recompute="selective"
+    ),
     "offload=cpu moves ZeRO's optimizer states, so it needs zero_stage >= 1": sizes(offload="cpu"),
 }
 
@@ -81,6 +85,17 @@ REFUSED_TRAINING: dict[str, dict[str, Any]] = {
     "train.json has the unknown key 'stpes'": {"stpes": 3},
     "train.json.steps='ten' must be of type int": {"steps": "ten"},
     "guard.policy='hope' is none of stop": {"guard": {"policy": "hope"}},
+    "train.json.optimizer.learning_rate=nan must be a finite number": {"optimizer": {"learning_rate": math.nan}},
+    "train.json.steps=1000000000000000000000 must lie within 64 bits": {"steps": 10**21},
+    r"optimizer.beta2=1.0 must lie in \[0, 1\)": {"optimizer": {"beta2": 1.0}},
+    "epsilon=-1.0 must be at least 0": {"optimizer": {"epsilon": -1.0}},
+    "seed=-1 must be at least 0": {"seed": -1},
+    "collective_s=1e\\+09 must be at most 604800": {"timeouts": {"collective_s": 1e9}},
+    "telemetry.prometheus_port=70000 must lie in": {"telemetry": {"prometheus_port": 70000}},
+    "telemetry.peak_flops_per_second=0 must be above 0": {"telemetry": {"peak_flops_per_second": 0.0}},
+    r"telemetry.profile_steps=\[0\] must be steps from 1 on": {"telemetry": {"profile_steps": [0]}},
+    "the prefix '' names no corpus": {"data": {"train": [{"prefix": "", "weight": 1.0}]}},
+    "checkpoint.directory is empty": {"checkpoint": {"directory": ""}},
     "lora.targets='embedding' is none of": {"lora": {"rank": 4, "alpha": 8.0, "targets": ["embedding"]}},
 }
 
