@@ -35,7 +35,7 @@ def snapshot(step: int) -> Snapshot:
     for name in NAMES:
         shards[name] = Shards(SHAPE)
         shards[name].rectangles.append(Rectangle((0, 0), value(name, step)))
-    return Snapshot(step, shards, {"step": step}, {}, bytes=len(NAMES) * SHAPE[0] * SHAPE[1] * 4)
+    return Snapshot(step, shards, {"step": step, "run": "torture"}, {}, bytes=len(NAMES) * SHAPE[0] * SHAPE[1] * 4)
 
 
 def save_steps(

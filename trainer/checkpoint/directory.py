@@ -25,7 +25,8 @@ OWNER_FILE = "owner.json"
 LATEST_FILE = "latest"
 LOCK_FILE = ".lock"
 _STEP = re.compile(r"^step_(\d+)$")
-_LEFTOVER = re.compile(r"^step_\d+\.(tmp|old)$")
+REPLACED = ".replaced"
+_LEFTOVER = re.compile(r"^step_\d+\.(tmp|old|replaced)$")
 LOG = logging.getLogger("trainer.checkpoint")
 
 
@@ -53,8 +54,15 @@ class CheckpointDirectory:
         """Make the directory ours for the life of this process.
 
         Raises:
-            StopError: if it belongs to another run, to nobody we know, or to a job that still runs.
+            StopError: if it belongs to another run, to nobody we know, or to a job that still runs, or cannot be
+                written.
         """
+        try:
+            self._claim()
+        except OSError as error:
+            raise StopError(f"the checkpoint directory {self.path} cannot be used: {error}") from error
+
+    def _claim(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         owner = self.path / OWNER_FILE
         if not owner.is_file():
@@ -102,19 +110,28 @@ class CheckpointDirectory:
         write_durably(self.path / LATEST_FILE, checkpoint.path.name + "\n")
 
     def remove_leftovers(self) -> list[str]:
-        """Delete what an interrupted save left behind; return the names."""
-        names = sorted(entry.name for entry in self.path.iterdir() if _LEFTOVER.match(entry.name))
+        """Delete what an interrupted save left behind; return the names.
+
+        A checkpoint that was being replaced, and is not, is put back.
+        """
+        for entry in list(self.path.glob(f"step_*{REPLACED}")):
+            final = entry.with_name(entry.name.removesuffix(REPLACED))
+            if _STEP.match(final.name) and not final.exists():
+                entry.replace(final)
+        names = sorted(
+            entry.name for entry in self.path.iterdir() if _LEFTOVER.match(entry.name) and not entry.is_symlink()
+        )
         for name in names:
             shutil.rmtree(self.path / name)
         return names
 
-    def retire(self, keep: int, started_from: int | None) -> list[str]:
+    def retire(self, keep: int, started_from: frozenset[int]) -> list[str]:
         """Delete the oldest checkpoints beyond `keep` validated ones; return the names.
 
-        Kept in any case: the last two validated ones, everything newer than the oldest kept one, the pointer's target
-        and the one that this job was started from.
+        Kept in any case: the last two validated ones, everything newer than the oldest kept one, the pointer's target,
+        those that this job was started from or went back to, links, and what another run wrote and somebody put here.
         """
-        checkpoints = self.published()
+        checkpoints = [checkpoint for checkpoint in self.published() if self._wrote(checkpoint.path)]
         validated = [checkpoint.step for checkpoint in checkpoints if checkpoint.validated]
         if len(validated) < 2:
             return []
@@ -122,11 +139,18 @@ class CheckpointDirectory:
         pointer = self.latest()
         removed = []
         for checkpoint in reversed(checkpoints):
-            protected = checkpoint.step in (started_from, None) or checkpoint.path.name == pointer
+            protected = checkpoint.step in started_from or checkpoint.path.name == pointer
             if checkpoint.step < oldest_kept and not protected:
                 _remove(checkpoint.path)
                 removed.append(checkpoint.path.name)
         return removed
+
+    def _wrote(self, path: Path) -> bool:
+        """Tell whether this run wrote a checkpoint, and it lies here itself."""
+        try:
+            return not path.is_symlink() and read_small_json(path / STATE_FILE).get("run") == self._run
+        except StopError:
+            return False
 
     def _take_lock(self) -> None:
         descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)

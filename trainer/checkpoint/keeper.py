@@ -122,7 +122,8 @@ class CheckpointKeeper:
         )
         engine.refresh(state["counters"])
         self._restore_random_state(chosen, state)
-        self._publisher.started_from = self._saved_step = chosen.step
+        self._publisher.started_from |= {chosen.step}
+        self._saved_step = chosen.step
         self.sample_offset = int(state["samples"]) - chosen.step * self._mesh.sizes.global_batch_size
         return chosen.step
 

@@ -51,7 +51,7 @@ class ProcessPublisher:
     def __init__(self, saver: Saver, event: Callable[..., None]) -> None:
         self._saver, self._event = saver, event
         self._known: Mapping[str, Shards] | None = None
-        self.started_from: int | None = None
+        self.started_from: frozenset[int] = frozenset()
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, saver), name="checkpoint", daemon=True)

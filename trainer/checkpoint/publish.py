@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..errors import RetryError, StopError
-from .directory import MANIFESTS, STATE_FILE, VALIDATED_FILE, CheckpointDirectory, Published
+from .directory import MANIFESTS, REPLACED, STATE_FILE, VALIDATED_FILE, CheckpointDirectory, Published
 from .rectangles import RectangleSavePlanner, Shards
 from .storage import HashingWriter, sync_directory, write_durably
 from .verify import check_files, load_sample
@@ -81,7 +81,7 @@ class Publisher:
     ) -> None:
         self._directory, self._writers, self._keep = directory, writers, keep
         self._observe, self._event = observe, event
-        self.started_from: int | None = None
+        self.started_from: frozenset[int] = frozenset()
 
     def publish(self, snapshot: Snapshot) -> Published:
         """Publish one snapshot; every rank of the writers calls this with its own part.
@@ -154,10 +154,11 @@ class Publisher:
             return
         self._observe("rename")
         sync_directory(temporary)
-        replaced = final.with_name(final.name + ".old")
+        replaced = final.with_name(final.name + REPLACED)
         if final.exists():
-            # The same step again: this job went back to an earlier one because this one was damaged.
+            # The same step again: this job went back to an earlier one. A kill in between leaves the first one.
             final.replace(replaced)
+            self._observe("replaced")
         temporary.replace(final)
         sync_directory(final.parent)
         if replaced.exists():

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -192,17 +193,56 @@ def test_retention_keeps_the_last_validated_ones_the_pointer_and_the_start(tmp_p
     directory.claim()
     publisher = Publisher(directory, Writers(), 2, lambda name: None, lambda *_, **__: None)
     publisher.publish(snapshot(1))
-    publisher.started_from = 1
+    publisher.started_from = frozenset({1})
     for step in (2, 3, 4, 5):
         publisher.publish(snapshot(step))
     assert [checkpoint.step for checkpoint in directory.published()] == [5, 4, 1]
+
+
+def test_retention_leaves_links_and_what_another_run_wrote(tmp_path: Path) -> None:
+    where, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    save_steps(where, range(3, 6), lambda name: None, keep=5)
+    for step in (1, 2):
+        shutil.copytree(where / "step_3", elsewhere / f"step_{step}")
+    (where / "step_1").symlink_to(elsewhere / "step_1")
+    shutil.copytree(elsewhere / "step_2", where / "step_2")
+    state = json.loads((where / "step_2/state.json").read_text())
+    (where / "step_2/state.json").write_text(json.dumps({**state, "run": "somebody else's"}))
+    (where / "step_9.tmp").symlink_to(elsewhere)
+    directory = CheckpointDirectory(where, "torture")
+    assert directory.retire(keep=2, started_from=frozenset()) == ["step_3"]
+    assert directory.remove_leftovers() == []
+    assert sorted(path.name for path in where.glob("step_*")) == ["step_1", "step_2", "step_4", "step_5", "step_9.tmp"]
+    assert (elsewhere / "step_1/state.json").is_file()
+
+
+def test_a_kill_while_a_step_is_saved_again_leaves_the_first_one(saver: Saver, tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 4), lambda name: None)
+    saver.start(tmp_path, range(3, 4), die_at="replaced")
+    assert saver.wait() == -signal.SIGKILL
+    assert not (tmp_path / "step_3").exists()
+    directory = CheckpointDirectory(tmp_path, "torture")
+    assert directory.remove_leftovers() == ["step_3.tmp"]
+    assert directory.latest() == "step_3"
+    found = newest_whole(tmp_path)
+    assert found is not None
+    assert found.step == 3
+    assert_content(found)
+
+
+def test_a_directory_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(
+        StopError, match="the checkpoint directory .*file/checkpoints cannot be used: .*Not a directory"
+    ):
+        CheckpointDirectory(tmp_path / "file/checkpoints", "torture").claim()
 
 
 def test_retention_counts_only_validated_checkpoints(tmp_path: Path) -> None:
     save_steps(tmp_path, range(1, 4), lambda name: None, keep=5)
     for step in (2, 3):
         (tmp_path / f"step_{step}/validated.json").unlink()
-    assert CheckpointDirectory(tmp_path, "torture").retire(keep=2, started_from=None) == []
+    assert CheckpointDirectory(tmp_path, "torture").retire(keep=2, started_from=frozenset()) == []
 
 
 def test_somebody_elses_directory_is_not_touched(tmp_path: Path) -> None:
