@@ -233,7 +233,7 @@ def test_a_kill_while_a_step_is_saved_again_leaves_the_first_one(saver: Saver, t
 def test_a_directory_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(
-        StopError, match="the checkpoint directory .*file/checkpoints cannot be used: .*Not a directory"
+        StopError, match=r"the checkpoint directory .*file/checkpoints cannot be used: .*Not a directory"
     ):
         CheckpointDirectory(tmp_path / "file/checkpoints", "torture").claim()
 
