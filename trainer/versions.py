@@ -7,7 +7,7 @@ import re
 
 from .errors import StopError
 
-OLDEST = {"megatron-core": (0, 15, 0), "deepspeed": (0, 14, 0)}
+OLDEST = {"megatron-core": (0, 15, 0), "deepspeed": (0, 14, 4)}
 
 
 def check_versions(flat: bool) -> None:

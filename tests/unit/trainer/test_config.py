@@ -159,7 +159,7 @@ def test_a_missing_file_is_one_sentence_and_a_result(
 @pytest.mark.parametrize(
     ("package", "version", "sentence"),
     [
-        ("deepspeed", "0.13.5", "deepspeed 0.13.5 is older than 0.14.0"),
+        ("deepspeed", "0.13.5", "deepspeed 0.13.5 is older than 0.14.4"),
         ("megatron-core", "0.14.0rc5", "megatron-core 0.14.0rc5 is older than 0.15.0"),
         ("megatron-core", None, "the Python package megatron-core is not installed"),
     ],
