@@ -22,9 +22,9 @@ HEAD = """\
 Measured on the lab: real Slurm, the real trainer, 8 ranks on two nodes that are containers of one machine with 2 cores,
 which had other work beside it (load 5 to 20); tensor, pipeline and data parallelism of 2 each, over gloo. Each
 micro-batch waits 0.25 s, so that the machine can also watch. `make test-faults` runs every fault three times
-(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json`. Part of `make test`: on the lab a killed rank, a stopped
-rank, a killed watch, a restart of slurmctld, a slow rank, an exception, a node without power; without Slurm, but with
-real ranks, NaN in a weight, memory, /dev/shm and checkpoint disk exhausted.
+(`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json`. Part of `make test`: on the lab a killed rank, a
+stopped rank, a killed watch, a restart of slurmctld, a slow rank, an exception, a node without power; without Slurm,
+but with real ranks, NaN in a weight, memory, /dev/shm and checkpoint disk exhausted.
 
 The injector (`tests/faults/injector.py`) is a process of its own that draws target and moment from a seed. Its record
 is read only after the verdict is there. Times to the name count from the fault, for a stopped rank from the last step,
