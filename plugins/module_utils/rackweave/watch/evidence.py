@@ -115,6 +115,8 @@ def to_finding(hit: Hit) -> Finding:
         hosts.add(line.host)
     if signature.blame in ("rank", "both") and line.rank is not None:
         ranks.add(line.rank)
+    if signature.blame in ("host", "both") and not hosts and not ranks:
+        hosts.update(told_hosts(line.text))
     return Finding(
         diagnosis=signature.diagnosis,
         text=line.full.strip()[:MAX_TEXT],
@@ -148,6 +150,16 @@ def beside_rank(text: str) -> Iterator[str]:
     for match in _BESIDE.finditer(text):
         if looks_like_host(match["host"]):
             yield match["host"]
+
+
+_TOLD = re.compile(r"\b(?:on|node|host|server)(?: node| host)?[ =:]+'?(?P<host>[a-z][a-z0-9.-]*[a-z0-9])\b(?![:/_])")
+
+
+def told_hosts(text: str) -> Iterator[str]:
+    """The one host that a text without a prefix names: ``GPU 3 on node7``; several would be some list."""
+    named = {match["host"] for match in _TOLD.finditer(text) if looks_like_host(match["host"])}
+    if len(named) == 1:
+        yield from named
 
 
 def expand_hosts(text: str) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+
+from .records import read_record
 
 _MONTHS = {
     name: number
@@ -156,7 +157,8 @@ _NOT_A_HOST = re.compile(
     r"xid|sxid|srun|sbatch|error|warn|info|torch|nccl|hf-|pre-|post-|non-|multi-|re-|ipv\d|oom-|out-of|"
     r"note|\w+\.py$|\w+\.cc?$|"
     r"\w+\.cpp$|nv-fabricmanager|nvidia-smi|nvidia-container|enroot|pyxis|docker|soft-|hard-|runtime|level\d|"
-    r"worker\d|gen\d)",
+    r"worker\d|gen\d|port\d|link\d|lane\d|dev\d|ost\d|mdt\d|cpu\d|numa\d|socket\d|channel\d|bucket\d|shard\d|"
+    r"device\d|local_rank|attempt\d|job\d)",
     re.IGNORECASE,
 )
 
@@ -174,7 +176,29 @@ def looks_like_host(word: str) -> bool:
 
 def take_apart(full: str, position: int = 0, source: int = 0) -> Line:
     """Strip the known prefixes of one cleaned line, in whatever order they come."""
-    full = _unwrap(full)
+    return lines_of(full, position, source)[0]
+
+
+def lines_of(full: str, position: int = 0, source: int = 0) -> list[Line]:
+    """The lines that one cleaned line holds: itself, or those of the message in a JSON record."""
+    record = read_record(full) if full.startswith("{") else None
+    if record is None:
+        return [_strip(full, position, source)]
+    lines = [_strip(text, position, source) for text in record.lines]
+    moment = parse_time(record.time) if record.time else None
+    return [
+        replace(
+            line,
+            host=line.host or record.host,
+            rank=line.rank if line.rank is not None else record.rank,
+            time=line.time or moment,
+            kernel=line.kernel or record.kernel,
+        )
+        for line in lines
+    ]
+
+
+def _strip(full: str, position: int, source: int) -> Line:
     found: dict[str, object] = {}
     at = 0
     for _ in range(10):
@@ -208,18 +232,31 @@ def _match_one(full: str, at: int, found: dict[str, object]) -> int:
         if not match or match.end() == at:
             continue
         groups = match.groupdict()
-        if kind == "bracket" and (at or not looks_like_host(groups["host"] or "")):
-            continue
-        if kind == "host" and ("host" in found or not looks_like_host(groups["host"])):
-            follows = pattern.match(full, match.end()) if _TAG.match(full, at) else None
-            if follows is not None and "host" not in found and looks_like_host(follows["host"]):
+        if kind == "host":
+            verdict = _host_label(full, at, match, pattern, found)
+            if verdict is None:
+                continue
+            if not verdict:
                 return match.end()
+        if kind == "bracket" and (at or not looks_like_host(groups["host"] or "")):
             continue
         if kind == "label" and at and "time" not in found:
             continue
         _take(kind, groups, found)
         return match.end()
     return at
+
+
+def _host_label(
+    full: str, at: int, match: re.Match[str], pattern: re.Pattern[str], found: dict[str, object]
+) -> bool | None:
+    """Whether a word before a colon is a host (True), a tool's name in front of one (False) or text (None)."""
+    if "host" in found:
+        return None
+    if looks_like_host(match["host"]) or full.startswith("[rank", match.end()):
+        return True  # whatever stands in front of a rank is the label that a launcher gives to a host
+    follows = pattern.match(full, match.end()) if _TAG.match(full, at) else None
+    return False if follows is not None and looks_like_host(follows["host"]) else None
 
 
 def _take(kind: str, groups: dict[str, str | None], found: dict[str, object]) -> None:
@@ -279,34 +316,6 @@ def parse_time(text: str) -> datetime | None:
     """Read an ISO 8601 time (with or without zone) into naive UTC; None if it is none."""
     match = ISO_TIME.search(text)
     return _moment(match.groupdict()) if match else None
-
-
-def _unwrap(full: str) -> str:
-    """Take the message out of a JSON line of a container runtime or the journal."""
-    if not full.startswith("{") or not full.rstrip().endswith("}"):
-        return full
-    if not any(key in full for key in ('"log"', '"MESSAGE"', '"message"', '"msg"')):
-        return full
-    try:
-        record = json.loads(full)
-    except ValueError:
-        return full
-    message = next((record[key] for key in ("log", "MESSAGE", "message", "msg") if key in record), None)
-    if not isinstance(message, str) or "loss" in record:
-        return full  # a record of a step is read as a whole
-    front = ""
-    moment = record.get("time", record.get("@timestamp", record.get("timestamp")))
-    if isinstance(moment, str):
-        front = moment[:19] + " "
-    host = record.get("_HOSTNAME", record.get("hostname"))
-    if isinstance(host, str) and record.get("_TRANSPORT") == "kernel":
-        front += host + " kernel: "
-    elif isinstance(host, str):
-        front += host + ": "
-    rank = record.get("rank")
-    if isinstance(rank, int) and not isinstance(rank, bool):
-        front += f"[rank{rank}]: "
-    return front + message.rstrip("\n").replace("\n", " ")
 
 
 def _text(value: object) -> str | None:

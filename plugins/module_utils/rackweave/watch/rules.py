@@ -205,6 +205,15 @@ def _asked(text: str) -> bool:
     return any(word in lowered for word in ("signal", "usr1", "sigterm", "exit", "final", "emergency", "limit"))
 
 
+def _rates(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A port that runs slower, or on fewer lanes, than the same line says it should."""
+    for hit in store.of("fact:rates"):
+        said = hit.groups
+        same = said["unit"][0].lower() == said["unit2"][0].lower()
+        if same and float(said["is"]) < 0.95 * float(said["was"]):
+            yield _make("net.link_degraded", hit, 80, hosts={hit.line.host} if hit.line.host else None)
+
+
 def _fresh_start(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """A run that starts at zero although it was restarted."""
     hits = store.of("fact:fresh_start")
@@ -260,6 +269,7 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _held_job,
     _grace,
     _fresh_start,
+    _rates,
     _overlap,
     _gloo_remote,
 )

@@ -21,7 +21,7 @@ from .peers import LITERALS as PEER_LITERALS
 from .peers import PeerReports
 from .phases import LITERALS as PHASE_LITERALS
 from .phases import Phases
-from .prefix import YEARLESS, Line, parse_time, take_apart
+from .prefix import YEARLESS, Line, lines_of, parse_time
 from .sections import LITERALS as SECTION_LITERALS
 from .sections import Sections
 from .series import LITERALS as SERIES_LITERALS
@@ -108,12 +108,20 @@ class Scan:
             if chooser.is_storm(shape):
                 continue
             text = clean(raw)
-            useful = self._line(take_apart(text, position, number), entries, source)
+            useful = self._lines(lines_of(text, position, number), entries, source)
             if useful != entries:
                 chooser.keep(shape, useful)
             if useful == ("series",):
                 self.series.learn(shape, text)
         self.lines = position
+
+    def _lines(self, lines: list[Line], entries: Entries, source: Source) -> Entries:
+        """Show the lines that one line held; of use is who has use for any of them."""
+        if len(lines) == 1:
+            return self._line(lines[0], entries, source)
+        for line in lines:
+            self._line(line, entries, source)
+        return entries
 
     def _dump(self, source: Source) -> None:
         """Read a flight-recorder dump; one that cannot be read is reported, not fatal."""
@@ -301,6 +309,15 @@ def _fragments(literals: Iterable[str]) -> dict[str, list[str]]:
     return pieces
 
 
+def _by_start(pieces: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Pieces by their first three letters."""
+    found: dict[str, tuple[str, ...]] = {}
+    for piece in pieces:
+        if len(piece) >= 3:
+            found[piece[:3]] = (*found.get(piece[:3], ()), piece)
+    return found
+
+
 def _trie(words: Iterable[str]) -> re.Pattern[str]:
     """One expression that finds any of the words; as a tree it is several times faster than a list of alternatives."""
     root: dict[str, Any] = {}
@@ -326,6 +343,8 @@ def _branch(node: dict[str, Any]) -> str:
 _USERS = _users()
 _FRAGMENTS = _fragments(_USERS)
 _ANY_FRAGMENT = _trie(_FRAGMENTS)
+_SHORT_PIECES = tuple(piece for piece in _FRAGMENTS if len(piece) < 3)
+_BY_START = _by_start(_FRAGMENTS)
 _ORDER = {
     name: at
     for at, name in enumerate(("phases", "life", "series", "transport", "links", "failures", "peers", "sections"))
@@ -389,11 +408,9 @@ class Chooser:
         if len(self._words) >= 4 * CACHE_SIZE:
             self._words.clear()
         together = b" ".join(fresh).decode("latin-1")
-        candidates = []
-        if _ANY_FRAGMENT.search(together):
-            candidates = [fragment for fragment in _FRAGMENTS if fragment in together]
+        matters = _ANY_FRAGMENT.search(together) is not None
         for word in fresh:
-            wanted = _wanted(word.decode("latin-1"), candidates) if candidates else ()
+            wanted = _wanted(word.decode("latin-1")) if matters else ()
             if len(word) <= 64:
                 self._words[word] = wanted
             literals.extend(wanted)
@@ -406,8 +423,17 @@ def _place(entry: Signature | str) -> int:
     return 101 if entry.diagnosis == "app.exception" else 100
 
 
-def _wanted(word: str, candidates: list[str]) -> tuple[str, ...]:
-    return tuple(literal for part in candidates if part in word for literal in _FRAGMENTS[part])
+def _wanted(word: str) -> tuple[str, ...]:
+    """Literals whose longest piece stands in a word; pieces are found by their first three letters."""
+    found: dict[str, None] = {}
+    for piece in _SHORT_PIECES:
+        if piece in word:
+            found.update(dict.fromkeys(_FRAGMENTS[piece]))
+    for at in range(len(word) - 2):
+        for piece in _BY_START.get(word[at : at + 3], ()):
+            if word.startswith(piece, at):
+                found.update(dict.fromkeys(_FRAGMENTS[piece]))
+    return tuple(found)
 
 
 def _shape(text: str) -> bytes:

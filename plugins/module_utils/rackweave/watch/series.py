@@ -38,7 +38,8 @@ _TIMES = (
     (re.compile(r"(?:^|[|,;] ?)\s*(?P<t>\d[\d.]*)\s*ms(?:/(?:step|iter\w*))?\s*(?=[|,;]|$)"), 1e-3),
 )
 _RATES = re.compile(
-    r"(?:samples/sec|tokens_per_second|tokens/s(?:ec)?(?:/\w+)?|tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))"
+    r"(?:samples/sec|(?:tok(?:en)?s?|samples|sequences|examples)[_ /](?:per[_ ])?s(?:ec(?:ond)?)?(?:[_ /]\w+)?|"
+    r"tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))"
     r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)|"
     r"(?P<rate2>\d[\d,.]*) ?(?:tok(?:en)?s?/s(?:ec)?|samples/s(?:ec)?|it/s)\b"
 )

@@ -69,7 +69,7 @@ class Signature:
 
 # A line that is a comment, a shell trace or a search, not a report.
 _COMMENT = re.compile(
-    r"\s*(?:#(?!\d)|//|;;|\* |"
+    r"\s*(?:#(?!\d)|//|;;|\* |--[a-z][\w-]+[ =]|[Uu]sage: |"
     r"\+{1,3} (?!(?:exec |env |time |nohup |numactl [^|]*)?(?:torchrun|srun|python|deepspeed|accelerate|bash))|"
     r"\$ |>>> |> |(?:echo|grep|egrep|rg|sed|awk|"
     r"printf|alias|cat)\s)"

@@ -269,7 +269,7 @@ def _verdict(root: Finding, ordered: list[Finding], scan: Scan, addresses: Mappi
     same = [finding for finding in ordered if finding.diagnosis == root.diagnosis]
     ranks, hosts = _blame(root, same, ordered, scan)
     known = {**scan.transport.addresses, **scan.attempt.addresses, **addresses}
-    hosts = {known.get(host, host) for host in hosts}
+    hosts = {known.get(host, host) for host in hosts if not host.startswith("localhost")}
     ranks = ranks or _absent(root, ordered, scan)
     for rank in ranks:
         host = scan.store.host_of_rank.get(rank)
@@ -352,7 +352,7 @@ def _blame(root: Finding, same: list[Finding], ordered: list[Finding], scan: Sca
     if root.diagnosis in ("net.qp_connect_failed", "net.gid_config", "net.mr_reg_failed"):
         for hit in scan.store.of("fact:proxy_connect"):
             ranks.add(int(hit.groups["rank"]))
-    if root.diagnosis.startswith("container.") and not hosts:
+    if (root.diagnosis.startswith("container.") or root.diagnosis == "slurm.step_launch_failed") and not hosts:
         tasks = [finding for finding in ordered if finding.diagnosis == "launch.child_failed" and finding.hosts]
         hosts |= {host for finding in tasks for host in finding.hosts}
     if root.diagnosis == "mem.host_oom":

@@ -168,7 +168,9 @@ TABLE = (
         + _OPEN
         + r"|unfinali[sz]ed (?:async\w* )?(?:checkpoint|save)|"
         r"(?:checkpoint|save|saving)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"
-        r"async\w* (?:checkpoint |save )*saves? (?:might be |may be |are |is )*not (?:yet )?finali[sz]ed|"
+        r"\bsave\b.{0,30}\bwhile (?:another|the (?:previous|last))\b.{0,60}\b"
+        + _OPEN
+        + r"|async\w* (?:checkpoint |save )*saves? (?:might be |may be |are |is )*not (?:yet )?finali[sz]ed|"
         r"(?:wait\w* (?:for|on)|blocked (?:on|by))\b.{0,20}\b(?:previous|last|prior|pending|earlier) "
         r"(?:async\w* )?(?:checkpoint|save)|async\w* (?:checkpoint |save )*saves? overlap|"
         r"skipp\w+ (?:the |this )?(?:checkpoint|save).{0,60}(?:in[- ](?:flight|progress)|still|another|previous)",

@@ -177,7 +177,8 @@ TABLE = (
     S(
         "fact:forced_kill",
         "fact:forced_kill",
-        r"forcefully exitt?ing via Signals\.SIGKILL|(?i:sent (?:SIG)?KILL|sending (?:SIG)?KILL)|(?i:grace "
+        r"forcefully exitt?ing via (?:Signals\.SIGKILL|SIGKILL|9\b)|(?i:sent (?:SIG)?KILL|sending (?:SIG)?KILL)|"
+        r"(?i:grace "
         r"(?:period|time) (?:exceeded|expired|is over|ended))",
         "W0802 10:00:30.1 2606 torch/distributed/elastic/multiprocessing/api.py:700] Unable to shutdown "
         "process 14750 via "

@@ -286,13 +286,25 @@ TABLE = (
         "net.link_degraded",
         r"(?i)\b(?:port|link|NET/IB).*speed change|\( ?Could be [\d.x]+|(?:link|port|cable)\b.{0,40}\bdegraded|"
         r"degraded (?:link|speed|width)\b|"
-        r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol ?error\w*|effective BER|raw BER)"
+        r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol ?error\w*|(?:effective|raw|symbol) BER)"
         r".{0,40}(?:exceed|above|over|too high|threshold)|"
         r"link width.{0,30}(?:x\d+).{0,30}(?:expected|instead|of x\d+)",
         "host2:20:21 [0] transport/net_ib.cc:190 NCCL WARN NET/IB : mlx5_3:1 speed change detected",
         blame="host",
         unless=r"(?i:not degraded|NVLink|RAID|\bmd\d|array)|\bGPU\b",
         depth=80,
+    ),
+    S(
+        "fact:rates",
+        "fact:rates",
+        r"(?i)(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+|\ben[psox]\d\w+|\beth\d+).{0,80}?\b"
+        r"(?P<is>\d+(?:\.\d+)?) ?(?P<unit>[GM](?:b\w*(?:/s\w*)?|T/s)?|x)\b[^\d]{0,24}"
+        r"\b(?:was|expect\w*|should be|instead of|rather than|want\w*|nominal|down from|formerly|configured|"
+        r"capable of)\b"
+        r"[^\d]{0,12}(?P<was>\d+(?:\.\d+)?) ?(?P<unit2>[GM](?:b\w*(?:/s\w*)?|T/s)?|x)\b",
+        "host7 kernel: mlx5_core 0000:5e:00.0 enp94s0np0: Link up at 200Gbps (was 400Gbps)",
+        blame="host",
+        unless=r"(?i)loss|throughput|learning|tokens|samples|temperature|NVLink",
     ),
     S(
         "net.link_degraded/pcie",

@@ -28,6 +28,18 @@ TABLE = (
         depth=18,
     ),
     S(
+        "num.sdc_persistent/other",
+        "num.sdc_persistent",
+        r"(?i)\b(?:persistent|repeatable|reproducible|permanent)\b.{0,24}\b(?:corruption|SDC|miscomput\w+|wrong "
+        r"results?)\b|"
+        r"\b(?:wrong|incorrect|bad|mismatch\w*) (?:checksum|result|hash)\w*.{0,40}\b(?:every time|all \d+|(?:in "
+        r")?(?P<n>\d+) (?:of|/) (?P=n))\b",
+        "[rank5]: ERROR persistent data corruption on GPU 5: wrong result in 5 of 5 runs",
+        blame="both",
+        depth=17,
+        unless=r"(?i)\bno (?:persistent|SDC|silent)|not detected",
+    ),
+    S(
         "num.sdc_suspect/other",
         "num.sdc_suspect",
         r"(?i)silent data corruption (?:suspected|detected|found)|\bSDC (?:suspected|detected)|(?:gradient|"
@@ -86,6 +98,7 @@ TABLE = (
         r"(?i)\bloss spike (?:was )?(?:detected|found|at)|spike in (?:the )?loss|spiky loss|unexpectedly large",
         "WARNING: loss spike detected at step 1200: 9.1 (mean 2.3)",
         depth=72,
-        unless=r"(?i)no loss spike|spike[_ -]?(?:detector|detection|factor|threshold)|loss_spike\w*\s*[=.:]",
+        unless=r"(?i)no loss spike|correct result|likely correct|spike[_ -]?(?:detector|detection|factor|"
+        r"threshold)|loss_spike\w*\s*[=.:]",
     ),
 )
