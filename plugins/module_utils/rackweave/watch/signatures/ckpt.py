@@ -53,7 +53,7 @@ TABLE = (
         r"int|state[_ ]dict))|"
         r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing "
         r"(?:from|in) (?:the )?checkpoint))|"
-        r"from model not in state dict|(?i:\bmissing[ _]keys?\b['\"]?\s*[:=]\s*[\[{(]?\s*['\"]\w)|"
+        r"from model not in state dict|(?i:\bmissing[ _]keys?\b(?: \([^)]{0,40}\))?['\"]?\s*[:=]\s*[\[{(]?\s*['\"]\w)|"
         r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found "
         r")?in (?:the )?(?:checkpoint|state_dict)",
         'RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: "decoder.layers.'
