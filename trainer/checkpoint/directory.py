@@ -20,6 +20,7 @@ from .storage import write_durably
 OWNER_SCHEMA = "rackweave.checkpoints/1"
 MANIFESTS = "manifest"
 STATE_FILE = "state.json"
+SEAL_FILE = "seal.json"
 VALIDATED_FILE = "validated.json"
 OWNER_FILE = "owner.json"
 LATEST_FILE = "latest"

@@ -23,7 +23,7 @@ from ..errors import RetryError, StopError
 from .directory import MANIFESTS, REPLACED, STATE_FILE, VALIDATED_FILE, CheckpointDirectory, Published
 from .rectangles import RectangleSavePlanner, Shards
 from .storage import HashingWriter, sync_directory, write_durably
-from .verify import check_files, load_sample
+from .verify import check_files, load_sample, seal
 
 MANIFEST_SCHEMA = "rackweave.checkpoint-manifest/1"
 Observer = Callable[[str], None]
@@ -143,7 +143,9 @@ class Publisher:
         self._observe("write")
         save(
             dict(snapshot.shards),
-            storage_writer=HashingWriter(temporary, snapshot.bytes, write_manifest, check_manifests),
+            storage_writer=HashingWriter(
+                temporary, snapshot.bytes, write_manifest, check_manifests, lambda: seal(temporary)
+            ),
             planner=RectangleSavePlanner(),
             process_group=writers.group,
             no_dist=writers.group is None,

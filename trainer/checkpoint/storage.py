@@ -122,7 +122,7 @@ class HashingFileSystem(FileSystem):
 
 
 class HashingWriter(FileSystemWriter):
-    """DCP's writer, which tells the publisher when its own files are written and before `.metadata` appears."""
+    """DCP's writer, which tells the publisher when its own files are written, and before and after `.metadata` is."""
 
     def __init__(
         self,
@@ -130,11 +130,12 @@ class HashingWriter(FileSystemWriter):
         staged_bytes: int,
         written: Callable[[dict[str, dict[str, Any]]], None],
         all_written: Callable[[], None],
+        finished: Callable[[], None],
     ) -> None:
         threads = WRITER_THREADS if staged_bytes >= THREADS_FROM_BYTES else 1
         super().__init__(path, thread_count=threads, sync_files=True, overwrite=False)
         self.fs = self._hashing = HashingFileSystem()
-        self._on_written, self._on_all_written = written, all_written
+        self._on_written, self._on_all_written, self._on_finished = written, all_written, finished
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         result: Future[list[WriteResult]] = super().write_data(plan, planner)
@@ -145,6 +146,7 @@ class HashingWriter(FileSystemWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         self._on_all_written()
         super().finish(metadata, results)
+        self._on_finished()
 
 
 class RestrictedReader(FileSystemReader):
@@ -152,8 +154,13 @@ class RestrictedReader(FileSystemReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         path = Path(self.path) / ".metadata"
-        with path.open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
+        try:
+            with path.open("rb") as file:
+                metadata = _MetadataUnpickler(file).load()
+        except StopError:
+            raise
+        except Exception as error:
+            raise StopError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
         if not isinstance(metadata, Metadata):
             raise StopError(f"{path} holds a {type(metadata).__name__}, not a checkpoint's metadata")
         metadata.storage_meta = metadata.storage_meta or StorageMeta()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from ..errors import StopError
-from .directory import MANIFESTS, STATE_FILE, read_small_json
+from .directory import MANIFESTS, SEAL_FILE, STATE_FILE, read_small_json
 from .rectangles import Rectangle, RectangleLoadPlanner, Shards
-from .storage import RestrictedReader, hash_file
+from .storage import RestrictedReader, hash_file, write_durably
+
+SEAL_SCHEMA = "rackweave.seal/1"
 
 
 def manifests(path: Path, ranks: int | None = None) -> list[dict[str, Any]]:
@@ -57,8 +60,34 @@ def check_files(path: Path, ranks: int | None, hashes: bool, only_rank: int | No
     for manifest in manifests(path, ranks):
         if only_rank is not None and manifest.get("rank") != only_rank:
             continue
-        for name, facts in manifest.get("files", {}).items():
+        for name, facts in _files(manifest, path).items():
             _check_file(path / name, facts, hashes)
+
+
+def _files(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(isinstance(facts, dict) for facts in files.values()):
+        raise StopError(f"{path} has a damaged manifest: its files are {files!r:.80}")
+    return files
+
+
+def seal(path: Path) -> None:
+    """Write down size and hash of `.metadata` and of every manifest: nothing else vouches for them."""
+    names = [".metadata", *(f"{MANIFESTS}/{found.name}" for found in sorted((path / MANIFESTS).glob("*.json")))]
+    content = {"schema": SEAL_SCHEMA, "files": {name: hash_file(path / name) for name in names}}
+    write_durably(path / SEAL_FILE, json.dumps(content) + "\n")
+
+
+def _check_seal(path: Path, share: Share) -> None:
+    """Compare with the seal; a checkpoint of an earlier version of this program has none."""
+    if not (path / SEAL_FILE).exists():
+        return
+    files = read_small_json(path / SEAL_FILE).get("files")
+    if not isinstance(files, dict) or not {".metadata", f"{MANIFESTS}/0.json"} <= set(files):
+        raise StopError(f"{path / SEAL_FILE} is damaged: it does not name .metadata and the manifests")
+    own = {".metadata", *sorted(files)[share.index :: share.count]}
+    for name, facts in files.items():
+        _check_file(path / name, facts, name in own)
 
 
 def check_published(path: Path, share: Share = Share()) -> None:
@@ -68,8 +97,9 @@ def check_published(path: Path, share: Share = Share()) -> None:
     """
     if not (path / ".metadata").is_file():
         raise StopError(f"{path} has no .metadata: its coordinator did not finish")
+    _check_seal(path, share)
     read_small_json(path / STATE_FILE)
-    files = {name: facts for manifest in manifests(path) for name, facts in manifest.get("files", {}).items()}
+    files = {name: facts for manifest in manifests(path) for name, facts in _files(manifest, path).items()}
     own = set(share.of(files))
     for name, facts in files.items():
         _check_file(path / name, facts, name in own)
@@ -120,11 +150,12 @@ class _PartialPlanner(RectangleLoadPlanner):
     """Loads some of the tensors of a checkpoint."""
 
 
-def _check_file(path: Path, facts: dict[str, Any], hashes: bool) -> None:
+def _check_file(path: Path, facts: Any, hashes: bool) -> None:
     if not path.is_file():
         raise StopError(f"{path} is missing")
     size = path.stat().st_size
-    if size != facts.get("bytes"):
-        raise StopError(f"{path} has {size} bytes, its manifest says {facts.get('bytes')}")
+    if not isinstance(facts, dict) or size != facts.get("bytes"):
+        due = facts.get("bytes") if isinstance(facts, dict) else facts
+        raise StopError(f"{path} has {size} bytes, its manifest says {due}")
     if hashes and hash_file(path) != facts:
         raise StopError(f"{path} has other bytes than were written (sha256 differs)")

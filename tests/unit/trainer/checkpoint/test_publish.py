@@ -124,6 +124,39 @@ def test_damage_is_found_and_the_one_before_is_chosen(damage: str, tmp_path: Pat
     assert found.step == 1
 
 
+def test_a_byte_flipped_anywhere_is_found(tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 2), lambda name: None)
+    newest, chance, missed = tmp_path / "step_1", random.Random(5), []
+    for path in sorted(file for file in newest.rglob("*") if file.is_file() and file.name != "validated.json"):
+        content = path.read_bytes()
+        for place in {0, len(content) - 2, *(chance.randrange(len(content) - 1) for _ in range(12))}:
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << chance.randrange(8)
+            path.write_bytes(damaged)
+            try:
+                check_published(newest)
+                missed.append((path.name, place))
+            except StopError:
+                pass
+        path.write_bytes(content)
+    check_published(newest)
+    # Of the seal itself a few bytes mean nothing: its schema, and blanks.
+    assert {name for name, _ in missed} <= {"seal.json"}
+    assert len(missed) < 6
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\x80\x04."])
+def test_metadata_that_is_no_pickle_is_damage_like_any_other(content: bytes, tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    (tmp_path / "step_2/seal.json").unlink()
+    (tmp_path / "step_2/.metadata").write_bytes(content)
+    with pytest.raises(StopError, match=r"step_2/\.metadata cannot be read"):
+        check_published(tmp_path / "step_2")
+    found = newest_whole(tmp_path)
+    assert found is not None
+    assert found.step == 1
+
+
 def test_a_full_disk_fails_the_save_and_leaves_no_half_written_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +302,7 @@ def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> Non
 
 def test_metadata_that_wants_to_run_code_is_not_unpickled(tmp_path: Path) -> None:
     save_steps(tmp_path, range(1, 2), lambda name: None)
+    (tmp_path / "step_1/seal.json").unlink()  # else the other bytes alone are refused
     (tmp_path / "step_1/.metadata").write_bytes(
         b"cos\nsystem\n(S'touch " + str(tmp_path / "owned").encode() + b"'\ntR."
     )
