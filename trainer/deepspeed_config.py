@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 from typing import Any
 
-from .config import JobConfig
+from .config import JobConfig, runs_flat
 from .errors import StopError
 
 LARGEST_BUCKET = 500_000_000
@@ -58,6 +58,7 @@ def deepspeed_settings(job: JobConfig, manual_boundary: bool, largest_useful_buc
 def check_deepspeed(job: JobConfig) -> None:
     """Raise StopError if the attempt's ds_config.json names another size, stage or type than the plan."""
     given = job.deepspeed
+    _check_sections(given)
     _check_tied(job)
     for name, planned in _planned(job).items():
         if given.get(name, planned) not in (planned, "auto"):
@@ -71,12 +72,35 @@ def check_deepspeed(job: JobConfig) -> None:
             f"ds_config.json has zero_optimization.offload_optimizer.device={device}, the plan "
             f"offload={job.plan.sizes.offload}"
         )
+    if not runs_flat(job.plan.sizes.zero_stage, job.train.engine):
+        _check_zero(given.get("zero_optimization", {}))
     for dtype, section in SECTIONS.items():
         enabled = given.get(section, {}).get("enabled", dtype == job.train.dtype)
         if enabled not in (dtype == job.train.dtype, "auto"):
             raise StopError(
                 f"ds_config.json has {section}.enabled={enabled}, but train.json has dtype={job.train.dtype}"
             )
+
+
+def _check_sections(given: dict[str, Any]) -> None:
+    """Raise StopError unless every section that is read is an object."""
+    for name in ("zero_optimization", *SECTIONS.values()):
+        if not isinstance(given.get(name, {}), dict):
+            raise StopError(f"ds_config.json: {name}={given[name]!r} must be an object")
+    offload = given.get("zero_optimization", {}).get("offload_optimizer", {})
+    if not isinstance(offload, dict):
+        raise StopError(f"ds_config.json: zero_optimization.offload_optimizer={offload!r} must be an object")
+
+
+def _check_zero(section: dict[str, Any]) -> None:
+    """Raise StopError if DeepSpeed itself would refuse the section, which it does with many lines and much later."""
+    zero = importlib.import_module("deepspeed.runtime.zero.config")
+    try:
+        zero.DeepSpeedZeroConfig(**section)
+    except (ValueError, TypeError) as error:
+        details: list[dict[str, Any]] = getattr(error, "errors", list)()
+        said = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in details) or str(error)
+        raise StopError(f"ds_config.json: zero_optimization is refused by DeepSpeed: {said}") from error
 
 
 def _check_tied(job: JobConfig) -> None:

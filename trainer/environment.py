@@ -68,7 +68,10 @@ def store_address(variables: Mapping[str, str] | None = None) -> tuple[str, int]
     address = source.get("MASTER_ADDR")
     if not address:
         raise StopError("the environment variable MASTER_ADDR is not set: start the trainer with torchrun")
-    return address, _number(source, "MASTER_PORT")
+    port = _number(source, "MASTER_PORT")
+    if not 0 < port < 65536:
+        raise StopError(f"the environment variable MASTER_PORT is {port}, which is no port")
+    return address, port
 
 
 def usable_threads(variables: Mapping[str, str] | None = None) -> int:

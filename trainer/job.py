@@ -13,11 +13,12 @@ from rackweave.plan.model_file import resolve_model
 
 from .checkpoint.keeper import CheckpointKeeper
 from .config import JobConfig
+from .data.indexed import IndexedCorpus
 from .data.samples import Blend, Sampler, open_blend
 from .data.tokenizer import load_tokenizer
 from .deepspeed_config import check_deepspeed
 from .engine import build_engine, partitions_while_building
-from .environment import LaunchEnvironment
+from .environment import LaunchEnvironment, store_address
 from .errors import StopError
 from .exporters import open_exporters
 from .guard import LossGuard
@@ -64,13 +65,14 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
         StopError, RetryError, SavedAndExit: see trainer.outcome.classify.
     """
     check_world(environment, job.plan.sizes.world_size)
+    store_address()
     reporting.events.write("start", world_size=environment.world_size)
     device = _device(job, environment)
     reporting.meter.apply_limit()
     _enter(reporting, "nccl_init")
     mesh = build_mesh(job.plan.sizes, environment.rank, device, _backend(job), job.train.timeouts.collective_s)
     agree(mesh, lambda: _place(job, environment, mesh))
-    corpora = agree(mesh, lambda: _check_inputs(job))
+    corpora = agree(mesh, lambda: _check_inputs(job, mesh.rank == 0))
     exporters = agree(mesh, lambda: open_exporters(job, mesh.rank))
     checkpoints = CheckpointKeeper(job, mesh, reporting.events, reporting.marker)
     agree(mesh, lambda: _claim(job, mesh, checkpoints))
@@ -187,8 +189,8 @@ def _device_bdf(device: torch.device) -> str | None:
     return f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
-def _check_inputs(job: JobConfig) -> Corpora:
-    """Open data and check everything that needs no model."""
+def _check_inputs(job: JobConfig, first: bool) -> Corpora:
+    """Open data and check everything that needs no model; the first rank also looks into the data."""
     check_deepspeed(job)
     imported_weights(job)
     data, model = job.train.data, job.plan.model
@@ -198,10 +200,23 @@ def _check_inputs(job: JobConfig) -> Corpora:
             f"the {data.tokenizer.kind} tokenizer has {tokenizer.vocab_size} tokens, the model only "
             f"vocab_size={model.vocab_size}"
         )
+    if first:
+        for corpus in (*data.train, *data.validation):
+            _check_tokens(corpus.prefix, model.vocab_size)
     train = open_blend(data.train, model.sequence_length, job.train.seed)
     # The validation order never changes, whatever the run's seed: losses of different runs stay comparable.
     validation = open_blend(data.validation, model.sequence_length, 0) if data.validation else None
     return Corpora(train, validation)
+
+
+def _check_tokens(prefix: str, vocab_size: int) -> None:
+    """Raise StopError if tokens of a corpus lie outside the vocabulary; of a large one only a part is read."""
+    lowest, highest = IndexedCorpus(prefix).token_range()
+    if lowest < 0 or highest >= vocab_size:
+        raise StopError(
+            f"{prefix} holds the token {lowest if lowest < 0 else highest}, the model has vocab_size={vocab_size}: "
+            "the corpus was made with another tokenizer"
+        )
 
 
 def _claim(job: JobConfig, mesh: Mesh, checkpoints: CheckpointKeeper) -> None:

@@ -27,6 +27,8 @@ DTYPES: dict[int, type[np.generic]] = {
     8: np.uint16,
 }
 Tokens = npt.NDArray[np.generic]
+LOOKED_AT, PIECES = 1 << 22, 64
+"""Tokens of a corpus that are looked at before a job starts, in how many pieces; all of a smaller one."""
 
 
 def token_dtype(vocab_size: int) -> type[np.generic]:
@@ -106,6 +108,14 @@ class IndexedCorpus:
         """Tokens of each document."""
         return np.diff(self._boundaries)
 
+    def token_range(self, most: int = LOOKED_AT) -> tuple[int, int]:
+        """Return the lowest and highest token, of a corpus larger than `most` in pieces spread evenly over it."""
+        total = len(self._tokens)
+        piece = total if total <= most else most // PIECES
+        starts = np.linspace(0, total - piece, 1 if total <= most else PIECES, dtype=np.int64)
+        parts = [self._tokens[start : start + piece] for start in starts if piece]
+        return min((int(part.min()) for part in parts), default=0), max((int(part.max()) for part in parts), default=0)
+
     def read(self, document: int, start: int, stop: int) -> Tokens:
         """Return tokens [start, stop) of a document."""
         base = int(self._boundaries[document])
@@ -131,6 +141,10 @@ def _read_index(path: Path) -> tuple[type[np.generic], npt.NDArray[np.int32], np
         )
     lengths = np.frombuffer(content, dtype=np.int32, count=sequences, offset=start)
     index = np.frombuffer(content, dtype=np.int64, count=documents, offset=start + sequences * 12)
+    sizes = lengths.astype(np.int64) * np.dtype(DTYPES[code]).itemsize
+    pointers = np.frombuffer(content, dtype=np.int64, count=sequences, offset=start + sequences * 4)
+    if not np.array_equal(pointers, np.cumsum(sizes) - sizes):
+        raise StopError(f"{path} is corrupt (sequences do not follow one another): prepare the corpus again")
     if (lengths < 0).any() or index[0] != 0 or index[-1] != sequences or (np.diff(index) < 0).any():
         raise StopError(f"{path} is corrupt (document boundaries out of order): prepare the corpus again")
     return DTYPES[code], lengths, index

@@ -118,11 +118,11 @@ class Sampler:
         row = index * sizes.data_parallel_size + self._dp_rank
         first = self.offset + step * sizes.global_batch_size + row * sizes.micro_batch_size
         rows = np.stack([self._blend.sample(first + offset) for offset in range(sizes.micro_batch_size)])
-        highest = int(rows.max())
-        if highest >= self._vocab_size:
+        lowest, highest = int(rows.min()), int(rows.max())
+        if lowest < 0 or highest >= self._vocab_size:
             raise StopError(
-                f"sample {first} holds the token {highest}, the model has vocab_size={self._vocab_size}: "
-                "the corpus was made with another tokenizer"
+                f"sample {first} holds the token {lowest if lowest < 0 else highest}, the model has "
+                f"vocab_size={self._vocab_size}: the corpus was made with another tokenizer"
             )
         return Batch(rows[:, :-1], rows[:, 1:])
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.attempts import MODEL, make_attempt, sizes
@@ -22,6 +23,15 @@ def truncated(corpus: Path, where: Path) -> Path:
     shutil.copytree(corpus, where)
     index = where / "train.idx"
     index.write_bytes(index.read_bytes()[:-5])
+    return where
+
+
+def foreign(corpus: Path, where: Path) -> Path:
+    """Return a copy of the corpus with a token that the model does not have, far behind the first samples."""
+    shutil.copytree(corpus, where)
+    tokens = np.fromfile(where / "train.bin", dtype=np.uint16)
+    tokens[len(tokens) // 2] = 60000
+    tokens.tofile(where / "train.bin")
     return where
 
 
@@ -45,6 +55,8 @@ def attempt_of(kind: str, launcher: ForkServer, corpus: Path, where: Path) -> tu
         return attempt, "vocab_size=257 is not a multiple of tensor_parallel_size=2"
     if kind == "index":
         return make_attempt(place, truncated(corpus, where / "cut"), MODEL, made), "train.idx"
+    if kind == "tokens":
+        return make_attempt(place, foreign(corpus, where / "foreign"), MODEL, made), "train holds the token 60000"
     if kind == "model":
         directory = saved_by_another(corpus, where / "other", launcher)
         attempt = make_attempt(place, corpus, MODEL, made, checkpoint={"directory": directory})
@@ -52,7 +64,7 @@ def attempt_of(kind: str, launcher: ForkServer, corpus: Path, where: Path) -> tu
     return make_attempt(place, corpus, HUGE, made), "GiB free: make room, or choose another checkpoint.directory"
 
 
-@pytest.mark.parametrize("kind", ["world size", "tokenizer", "vocabulary", "index", "model", "no space"])
+@pytest.mark.parametrize("kind", ["world size", "tokenizer", "vocabulary", "index", "tokens", "model", "no space"])
 def test_a_fault_of_the_input_stops_the_job_before_the_model(
     kind: str, launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:

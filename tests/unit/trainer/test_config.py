@@ -139,6 +139,35 @@ def test_a_deepspeed_configuration_that_contradicts_the_plan_is_refused(tmp_path
         check_deepspeed(read_job(attempt))
 
 
+REFUSED_DEEPSPEED: dict[str, dict[str, Any]] = {
+    "zero_optimization=3 must be an object": {"zero_optimization": 3},
+    "bf16=True must be an object": {"bf16": True},
+    "zero_optimization.offload_optimizer='cpu' must be an object": {"zero_optimization": {"offload_optimizer": "cpu"}},
+    "zero_optimization is refused by DeepSpeed: reduce_bucket_size": {"zero_optimization": {"reduce_bucket_size": "x"}},
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED_DEEPSPEED)
+def test_a_deepspeed_configuration_of_another_shape_is_refused(sentence: str, tmp_path: Path) -> None:
+    from trainer.deepspeed_config import check_deepspeed
+
+    attempt = make_attempt(tmp_path / "attempt", CORPUS, MODEL, sizes(dp=2))
+    (attempt / "ds_config.json").write_text(json.dumps(REFUSED_DEEPSPEED[sentence]))
+    with pytest.raises(StopError, match=sentence):
+        check_deepspeed(read_job(attempt))
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "sentence"),
+    [("", "29500", "MASTER_ADDR is not set"), ("a", "x", "MASTER_PORT is 'x'"), ("a", "70000", "which is no port")],
+)
+def test_a_store_that_cannot_be_reached_by_what_is_set_is_refused(address: str, port: str, sentence: str) -> None:
+    from trainer.environment import store_address
+
+    with pytest.raises(StopError, match=sentence):
+        store_address({"MASTER_ADDR": address, "MASTER_PORT": port})
+
+
 def test_a_start_without_torchrun_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--attempt", str(tmp_path)]) == 64
     assert "start the trainer with torchrun" in capsys.readouterr().err

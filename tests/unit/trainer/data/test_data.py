@@ -145,6 +145,23 @@ def test_a_token_outside_the_vocabulary_stops_with_its_number(tmp_path: Path) ->
         sampler({prefix: 1.0}, 8, sizes(), 0).micro_batch(0, 0)
 
 
+def test_tokens_of_a_large_corpus_are_looked_at_in_pieces_over_all_of_it(tmp_path: Path) -> None:
+    opened = IndexedCorpus(corpus(tmp_path / "c", [[7] * 5000, [9] * 4999 + [400]]))
+    assert opened.token_range() == (7, 400)
+    assert opened.token_range(most=640) == (7, 400)  # its last piece ends with the corpus
+    assert IndexedCorpus(corpus(tmp_path / "d", [[7] * 4999 + [400], [9] * 5000])).token_range(most=640) == (7, 9)
+
+
+def test_an_index_whose_sequences_do_not_follow_one_another_is_refused(tmp_path: Path) -> None:
+    prefix = corpus(tmp_path / "c", [[1, 2, 3], [4, 5]])
+    index = tmp_path / "c.idx"
+    content = bytearray(index.read_bytes())
+    content[34 + 2 * 4 + 8] ^= 2  # the second pointer
+    index.write_bytes(content)
+    with pytest.raises(StopError, match="sequences do not follow one another"):
+        IndexedCorpus(prefix)
+
+
 def test_a_hugging_face_tokenizer_file_is_used(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
