@@ -114,7 +114,9 @@ def ends(run: FaultRun, watch: Watch) -> dict[str, Any]:
     code = watch.end(420)
     assert code == 2, watch.output
     verdict = run.verdict()
-    named = watch.line("] names ")
+    # Where nobody is to be named, the line that tells the class is the first that a reader can act on.
+    classed = watch.line(f"] {verdict['diagnosis_class']}: ") if verdict["culprit"] == "none" else None
+    named = classed or watch.line("] names ")
     return {"culprit": verdict["culprit"], "class": verdict["diagnosis_class"], "sentence": verdict["sentence"],
             "collectors": {host: len(states) for host, states in verdict["collectors"].items()},
             "named_line": named[1] if named else None,

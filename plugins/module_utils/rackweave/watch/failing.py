@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..run.events import Event
 from ..run.exit_codes import DONE, SAVED
 from ..run.outcome import Blame
 from ..run.plan_file import RunPlan
@@ -29,6 +30,13 @@ def is_failing(look: Mapping[str, Any]) -> bool:
     end = look.get("end")
     codes += [end.get("code")] if end else []
     return any(code not in (DONE, SAVED, None) for code in codes)
+
+
+def failed_saves(events: Iterable[Event]) -> list[str]:
+    """Return a line for each checkpoint that was not written; the job may train on, and only the next one ends it."""
+    failed = [event for event in events if event.kind == "checkpoint" and event.fields.get("state") == "failed"]
+    plain = "checkpoint of step {} was not written"
+    return [f"ckpt.write_failed: {event.fields.get('reason') or plain.format(event.step)}" for event in failed]
 
 
 def hang_blame(plan: RunPlan | None, finding: ProgressFinding) -> Blame:

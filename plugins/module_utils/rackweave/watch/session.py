@@ -20,7 +20,7 @@ from ..run.plan_file import RunPlan, parse_plan
 from ..run.progress import Progress
 from .alive import SILENT_S, Alive
 from .attempt_verdict import attempt_sources, verdict_document
-from .failing import Wanted, evidence_hosts, hang_blame, is_failing, named
+from .failing import Wanted, evidence_hosts, failed_saves, hang_blame, is_failing, named
 from .follow_health import Health
 from .progress import ProgressFinding
 from .reach import standing_still, told_to_stand_still, unreachable
@@ -185,7 +185,7 @@ class Session:
             if before and before not in self.ended:
                 self._close_attempt(before)
             self._begin_attempt(look)
-        for line in lines:
+        for line in [*lines, *failed_saves(self.follower.fresh)]:
             self._say(line)
         self._watch_silence(look)
         self._watch_failure(look)

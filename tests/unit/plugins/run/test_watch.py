@@ -256,6 +256,19 @@ def test_a_node_that_gives_no_sign_of_life_is_named_while_the_job_still_runs(wat
     assert not any("host:node-a" in line for line in named)
 
 
+def test_a_save_that_failed_is_said_while_the_job_trains_on(watch, attempt, slurm):
+    reason = "checkpoint of step 1 was not written: rank 0: [Errno 28] No space left on device"
+    failed = event("checkpoint", step=1, path="/x", seconds=None, state="failed", reason=reason)
+    (attempt / "events.jsonl").write_text(step(1, 3.0) + failed)
+
+    def during(pauses):
+        if pauses == 3:
+            end_job(attempt, slurm, "FAILED", 64, reason)
+
+    _, lines = watch(during)
+    assert sum(f"ckpt.write_failed: {reason}" in line for line in lines) == 1
+
+
 def test_without_consent_a_hung_job_is_left_as_it_is(watch, attempt, slurm):
     old = "2026-01-05T10:00:00.000+00:00"
     phase = {"schema": "rackweave.phase/1", "rank": 0, "host": "h", "pid": 1, "phase": "forward", "step": 2,
