@@ -97,7 +97,7 @@ def to_finding(hit: Hit) -> Finding:
     peers: list[str] = []
     for key, value in hit.groups.items():
         if key.startswith("ranks"):
-            ranks.update(int(number) for number in value.replace(" ", "").split(",") if number)
+            ranks.update(int(number) for number in re.findall(r"\d+", value))
         elif key.startswith("rank"):
             ranks.add(int(value))
         elif key.startswith("hosts"):
@@ -152,7 +152,10 @@ def beside_rank(text: str) -> Iterator[str]:
             yield match["host"]
 
 
-_TOLD = re.compile(r"\b(?:on|node|host|server)(?: node| host)?[ =:]+'?(?P<host>[a-z][a-z0-9.-]*[a-z0-9])\b(?![:/_])")
+_TOLD = re.compile(
+    r"\b(?:[Oo]n|[Nn]ode|[Hh]ost|[Ss]erver|kubelet,?)(?: node| host)?[ =:]+'?"
+    r"(?P<host>[a-z][a-z0-9.-]*[a-z0-9])\b(?![:/_])"
+)
 
 
 def told_hosts(text: str) -> Iterator[str]:

@@ -12,12 +12,13 @@ from .prefix import Line
 _DEVICE = r"(?P<dev>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|mlx\d_\w+|en\w+|eth\d+|ib[\w.]+|bond\d+)"
 _DOWN = re.compile(
     r"\bLink [Dd]own\b|\bLink DOWN\b|Link is [Dd]own\b|[Cc]able unplugged|link status definitely down|"
-    r"state changed to DOWN|Lost carrier|lost carrier|"
+    r"state changed (?:from \w+ )?to DOWN|Lost carrier|lost carrier|"
     r"async (?:fatal )?event ?:? ?port error|event: port error|port \d+ (?:went|is|state) (?:to )?(?:DOWN|"
     r"down)\b|physical link (?:is )?down|carrier lost|phys_state: DISABLED"
 )
 _UP = re.compile(
-    r"\bLink [Uu]p\b|\bLink (?:UP|ACTIVE)\b|Link is [Uu]p\b|link status definitely up|state changed to "
+    r"carrier acquired|\bLink [Uu]p\b|\bLink (?:UP|ACTIVE)\b|Link is [Uu]p\b|link status definitely up|"
+    r"state changed (?:from \w+ )?to "
     r"(?:UP|ACTIVE)|Gained carrier|link becomes ready|event ?:? ?port active|port \d+ (?:went|is|state) "
     r"(?:to )?(?:UP|ACTIVE|up|active)\b|[Cc]able plugged"
 )

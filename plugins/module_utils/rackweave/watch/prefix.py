@@ -65,6 +65,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"(?:\.(?P<f>\d+))? "
         ),
     ),
+    ("time", re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:? (?=\S)")),
     ("time", re.compile(r"\[ *(?P<up>\d{1,9}\.\d{3,6})\] ?(?:\[ ?[TC]\d+\] ?)?")),
     ("rank", re.compile(r"\[rank ?(?P<rank>\d+)\] ?:? ?")),
     ("rank", re.compile(r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?")),
@@ -106,6 +107,9 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("nccl", re.compile(r"\[(?P<host>" + _HOST + r"):\d+(?: *:\d+:\d+)?\] *(?:\*\*\* )?")),
     ("nccl", re.compile(r"\[\w+@(?P<host>" + _HOST + r")\] *")),
+    ("alert", re.compile(r"(?:ALERT|WARN(?:ING)?|ERROR|INFO|CRIT(?:ICAL)?|NOTICE|FATAL|DEBUG):?\s+(?=\S+: )")),
+    ("tagged", re.compile(r"(?P<host>[a-z][a-z0-9.-]*[a-z0-9]) (?=[A-Za-z][\w./-]{0,40}(?:\[\d+\])?: )")),
+    ("word", re.compile(r"(?P<host>[a-z][a-z0-9.]*-[a-z0-9.-]*[a-z0-9]) (?=\S)")),
     ("bracket", re.compile(r"\[(?P<host>" + _HOST + r")\] (?=\S)")),
     ("label", re.compile(r"[\w.-]+-\d+ +\| ")),
     ("label", re.compile(r"\[\d{0,3}m ?")),
@@ -225,7 +229,7 @@ _LABELLED = re.compile(r"std(?:out|err) |[\w.-]{1,40} +\| ")
 
 def _match_one(full: str, at: int, found: dict[str, object]) -> int:
     first = full[at : at + 1]
-    if first.isalpha() and full.find(":", at, at + 100) < 0 and not _LABELLED.match(full, at):
+    if first.isalpha() and "time" not in found and full.find(":", at, at + 100) < 0 and not _LABELLED.match(full, at):
         return at
     for kind, pattern in _BY_FIRST.get(first, _OTHER):
         match = pattern.match(full, at)
@@ -238,6 +242,12 @@ def _match_one(full: str, at: int, found: dict[str, object]) -> int:
                 continue
             if not verdict:
                 return match.end()
+        if kind in ("tagged", "word") and ("host" in found or not looks_like_host(groups["host"] or "")):
+            continue
+        if kind == "word" and "time" not in found:
+            continue
+        if kind == "alert" and not _before_host(full, match.end()):
+            continue
         if kind == "bracket" and (at or not looks_like_host(groups["host"] or "")):
             continue
         if kind == "label" and at and "time" not in found:
@@ -245,6 +255,12 @@ def _match_one(full: str, at: int, found: dict[str, object]) -> int:
         _take(kind, groups, found)
         return match.end()
     return at
+
+
+def _before_host(full: str, at: int) -> bool:
+    """Whether the next word is a host and its colon."""
+    word = full[at : full.find(":", at)]
+    return looks_like_host(word)
 
 
 def _host_label(

@@ -214,6 +214,17 @@ def _rates(store: Store, life: Lifecycle) -> Iterator[Finding]:
             yield _make("net.link_degraded", hit, 80, hosts={hit.line.host} if hit.line.host else None)
 
 
+def _step_time(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Words that tell both step times; a third more is a slow-down."""
+    for hit in store.of("fact:step_time"):
+        try:
+            before, after = float(hit.groups["was"]), float(hit.groups["is"])
+        except ValueError:
+            continue
+        if after > 1.35 * before > 0:
+            yield _make("perf.slowdown", hit, 84)
+
+
 def _fresh_start(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """A run that starts at zero although it was restarted."""
     hits = store.of("fact:fresh_start")
@@ -269,6 +280,7 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _held_job,
     _grace,
     _fresh_start,
+    _step_time,
     _rates,
     _overlap,
     _gloo_remote,

@@ -108,19 +108,20 @@ class Scan:
             if chooser.is_storm(shape):
                 continue
             text = clean(raw)
-            useful = self._lines(lines_of(text, position, number), entries, source)
+            useful = self._lines(text, (position, number), entries, source, chooser)
             if useful != entries:
                 chooser.keep(shape, useful)
             if useful == ("series",):
                 self.series.learn(shape, text)
         self.lines = position
 
-    def _lines(self, lines: list[Line], entries: Entries, source: Source) -> Entries:
-        """Show the lines that one line held; of use is who has use for any of them."""
-        if len(lines) == 1:
+    def _lines(self, text: str, at: tuple[int, int], entries: Entries, source: Source, chooser: Chooser) -> Entries:
+        """Show a line, or the lines of the message that it holds, to all who want them."""
+        lines = lines_of(text, *at)
+        if len(lines) == 1 and lines[0].full is text:
             return self._line(lines[0], entries, source)
-        for line in lines:
-            self._line(line, entries, source)
+        for line in lines:  # quotes are escaped in a record, so its shape does not tell who wants the message
+            self._line(line, chooser.entries(_shape(line.full)), source)
         return entries
 
     def _dump(self, source: Source) -> None:

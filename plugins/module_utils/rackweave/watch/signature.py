@@ -67,6 +67,22 @@ class Signature:
         return match
 
 
+# Words with which health checks and monitors raise an alarm, and those with which they say that all is well.
+_ALERT = (
+    r"\b(?:fail\w*|error|err|crit(?:ical)?|fatal|alert|warn(?:ing)?|unhealthy|emerg\w*|degraded|drain\w*|replace\w*|"
+    r"detected)\b"
+)
+FINE = (
+    r"(?i)\b(?:pass(?:ed)?|ok|healthy|none|zero|recovered|restored|cleared|thresholds?:?|watching|monitoring|test_\w+)\b|"
+    r"\bno (?!longer)|[=:] ?0(?![.\dx])|\bnot (?:detected|degraded|seen)"
+)
+
+
+def report(words: str) -> str:
+    """A line of a health check, whatever its form: an alarm word and, anywhere in the line, what is wrong."""
+    return rf"(?i)^(?=.*{_ALERT}).*?(?:{words})"
+
+
 # A line that is a comment, a shell trace or a search, not a report.
 _COMMENT = re.compile(
     r"\s*(?:#(?!\d)|//|;;|\* |--[a-z][\w-]+[ =]|[Uu]sage: |"

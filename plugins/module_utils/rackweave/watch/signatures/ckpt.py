@@ -53,7 +53,9 @@ TABLE = (
         r"int|state[_ ]dict))|"
         r"(?i:(?:keys?|tensors?|parameters?)\b.{0,120}\b(?:not (?:found )?in (?:the )?checkpoint|missing "
         r"(?:from|in) (?:the )?checkpoint))|"
-        r"from model not in state dict|(?i:\bmissing[ _]keys?\b(?: \([^)]{0,40}\))?['\"]?\s*[:=]\s*[\[{(]?\s*['\"]\w)|"
+        r"(?i:[\w.]+\.\w+['\"]? (?:was |is )?not (?:found |present )?in (?:the )?(?:checkpoint|state[_ ]dict))|"
+        r"from model not in state dict|(?i:\bmissing[ _]keys?\b(?: "
+        r"\([^)]{0,40}\))?['\"]?\s*[:=]\s*[\[{(]?\s*['\"]\w)|"
         r"parameter group that doesn't match|different number of parameter groups|KeyError: '.*' not (?:found "
         r")?in (?:the )?(?:checkpoint|state_dict)",
         'RuntimeError: Error(s) in loading state_dict for GPTModel: Missing key(s) in state_dict: "decoder.layers.'
@@ -92,7 +94,8 @@ TABLE = (
         "ckpt.write_failed",
         r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|(?i:(?:failed|unable|error|could "
         r"not)(?: to)? (?:sav|writ)\w* (?:the |a |async |distributed |model )*checkpoint)|"
-        r"(?i:checkpoint (?:save|write|saving|writing)\b.{0,60}\b(?:failed|error))|(?i:(?:saving|writing)"
+        r"(?i:checkpoint (?:save|write|saving|writing|upload|commit|flush|sync)\b.{0,60}\b(?:failed|error))|"
+        r"(?i:(?:saving|writing)"
         r" (?:the )?checkpoint\b.{0,80}\bfailed)|basic_ios::clear: iostream error|"
         r"SafetensorError: Error while serializing|kind: StorageFull",
         "[rank5]: RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed "

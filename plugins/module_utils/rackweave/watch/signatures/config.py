@@ -25,6 +25,9 @@ TABLE = (
         r"must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|(?:a )?multiple|equal)|train_batch_size "
         r"is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|(?:a "
         r")?multiple|at least|greater)|"
+        r"\bbatch[_ -]?size\b.{0,160}\b(?:does(?: not|n't) (?:evenly )?(?:divide|match|equal)|cannot be "
+        r"(?:evenly )?divided)\b|"
+        r"(?:not|must be|should be) (?:evenly )?(?:divisible|a multiple)\b.{0,80}\bbatch[_ -]?size\b|"
         r"(?:batch[_ -]size)\b.{0,60}\b(?:less|smaller) than\b.{0,40}(?:data.parallel|dp|world)",
         "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
         "gradient_acc_step * world_size 256 != 4 * 8 * 7",

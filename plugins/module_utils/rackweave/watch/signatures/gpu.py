@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..signature import FINE, report
 from ..signature import Signature as S
 
 
@@ -155,5 +156,47 @@ TABLE = (
         "host4: Failed to initialize NVML: Driver/library version mismatch",
         blame="both",
         depth=9,
+    ),
+    S(
+        "gpu.ecc_uncorrectable/report",
+        "gpu.ecc_uncorrectable",
+        report(
+            r"\b(?:uncorrect\w*|double[- ]bit|DBE)\b.{0,40}\b(?:ECC|SRAM|DRAM|HBM)|"
+            r"ECC\b.{0,40}\b(?:uncorrect\w*|double[- ]bit)"
+        ),
+        "host3 health: GPU 2: FAIL: volatile uncorrectable ECC errors: 3",
+        blame="both",
+        depth=14,
+        unless=FINE,
+    ),
+    S(
+        "gpu.nvlink_error/report",
+        "gpu.nvlink_error",
+        report(r"\bNV-?Link\b(?! *SHARP).{0,40}\b(?:down|inactive|errors?|fail\w*|fault|not active)\b"),
+        "host3 health: GPU 6: FAIL: NvLink 5 is currently down",
+        blame="both",
+        depth=14,
+        unless=FINE + r"|NVLS|Xid|SXid",
+    ),
+    S(
+        "gpu.fallen_off_bus/report",
+        "gpu.fallen_off_bus",
+        report(r"\bGPU\b.{0,30}\b(?:is |was )?(?:lost|disappeared|gone|dropped off|off the bus)\b"),
+        "host3 health: ERROR GPU 4 is gone from the bus",
+        blame="both",
+        depth=14,
+        unless=FINE + r"|memory|utili[sz]ation|packet",
+    ),
+    S(
+        "gpu.nvswitch_fatal/report",
+        "gpu.nvswitch_fatal",
+        report(
+            r"\bNVSwitch\b.{0,40}\b(?:fatal|fail\w*|down)\b|"
+            r"\bfabric-?manager\b.{0,60}\b(?:fail\w*|not running|dead|crash\w*)\b"
+        ),
+        "host3 health: CRITICAL nvidia-fabricmanager is not running",
+        blame="both",
+        depth=14,
+        unless=FINE + r"|non-?fatal",
     ),
 )

@@ -97,6 +97,7 @@ TABLE = (
         "hang.desync/lagging",
         "hang.desync",
         r"ranks? \[(?P<ranks>[\d, ]+)\] are the lagging|\[(?P<rank>\d+)\] (?:has |have )?never joined any|"
+        r"[Rr]anks? (?P<ranks2>\d+(?:(?:, ?| and )\d+)*) (?:did not|didn't|never|has not|have not) join(?:ed)?\b|"
         r"Rank (?P<rank2>\d+) (?:is|was) lagging",
         "\t - To our best knowledge, ranks [4] are the lagging ranks that caused this timeout. They never "
         "joined any collectives",
@@ -112,7 +113,8 @@ TABLE = (
     S(
         "hang.process_dead/text",
         "hang.process_dead",
-        r"(?i)\bpeer .{1,64} is (?:considered )?dead\b",
+        r"(?i)\bpeer .{1,64} is (?:considered )?dead\b|\b(?:global )?rank (?P<rank>\d+) (?:is |was "
+        r")?(?:considered |declared )dead\b",
         "host1:5:5 [0] NCCL WARN RAS peer 192.0.2.9 is considered dead",
         depth=38,
     ),

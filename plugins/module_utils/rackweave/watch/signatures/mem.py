@@ -50,6 +50,14 @@ TABLE = (
         depth=13,
     ),
     S(
+        "mem.host_oom/oomd",
+        "mem.host_oom",
+        r"\bKilled \S+ due to memory (?:pressure|used)|\bearlyoom\b.{0,80}\bsending SIG\w+ to process",
+        "host3 systemd-oomd[7]: Killed /system.slice/slurmstepd.scope/job_9 due to memory pressure for /system.slice",
+        blame="host",
+        depth=13,
+    ),
+    S(
         "mem.host_oom/ray",
         "mem.host_oom",
         r"[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.*IP: (?P<host>[\w.:-]+?)\))?|"

@@ -5,6 +5,7 @@ Whether RDMA and GPUDirect are in use at all is a scene (``watch.transport``), n
 
 from __future__ import annotations
 
+from ..signature import FINE, report
 from ..signature import Signature as S
 
 
@@ -330,5 +331,17 @@ TABLE = (
         blame="host",
         unless=r"(?i)loss|throughput|learning|tokens|samples|temperature",
         depth=80,
+    ),
+    S(
+        "net.link_down/report",
+        "net.link_down",
+        report(
+            r"(?:\bport\b|\b(?<!NV)link\b|\bHCA\b|\bNIC\b|\bmlx\d_\d+\S*).{0,40}"
+            r"\b(?:is |went |state:? |to )(?:down|disabled|polling)\b"
+        ),
+        "2026-01-01 10:00:00 ALERT host3: port mlx5_3/1 state changed from ACTIVE to DOWN",
+        blame="host",
+        depth=13,
+        unless=FINE + r"|NV-?Link|docker|veth|br-|Xid",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..signature import FINE, report
 from ..signature import Signature as S
 from .storage import KERNEL_THREADS
 
@@ -24,5 +25,14 @@ TABLE = (
         blame="host",
         depth=16,
         unless=r"(?i)corrected error|softlockup_panic|soft lockup detector",
+    ),
+    S(
+        "node.cpu_lockup/report",
+        "node.cpu_lockup",
+        report(r"\b(?:soft|hard)[ -]?lock-?ups?\b|\bCPU (?:stall|hang)\b|\bkernel panic\b"),
+        "host3 health: ERROR soft lockup on 3 CPUs",
+        blame="host",
+        depth=16,
+        unless=FINE + r"|panic=|lockup_panic|detector",
     ),
 )

@@ -52,4 +52,12 @@ TABLE = (
         depth=84,
         unless=r"(?i)no slowdown|slowdown\s*:\s*(?:not )?active|rank \d+",
     ),
+    S(
+        "fact:step_time",
+        "fact:step_time",
+        r"(?i)\b(?:iteration|step)[ _]time\b.{0,20}\b(?:rose|grew|went(?: up)?|increased|jumped|climbed) from "
+        r"(?P<was>[\d.]+) ?m?s\b"
+        r".{0,12}\bto (?P<is>[\d.]+) ?m?s\b",
+        "WARN iteration time rose from 5.1 s to 9.8 s on every rank after step 7000",
+    ),
 )
