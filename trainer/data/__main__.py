@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
     try:
         report = prepare(_parse(arguments))
-    except StopError as error:
+    except (StopError, OSError) as error:
+        # A directory that cannot be written, a full disk, an input that cannot be read: the system's words say which.
         LOG.error("trainer.data: %s", error)
         return 64
     sys.stdout.write(json.dumps(report, indent=2, sort_keys=True) + "\n")

@@ -73,6 +73,15 @@ def test_a_text_too_small_for_its_split_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_an_output_that_cannot_be_written_is_said_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "text.txt", words=2000)
+    (tmp_path / "out").write_text("a file")
+    assert prepare(tmp_path) == 64
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
 def test_jsonl_without_the_text_key_names_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
     assert main(["--input", str(tmp_path / "text.jsonl"), "--output", str(tmp_path / "out")]) == 64
