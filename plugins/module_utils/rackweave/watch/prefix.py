@@ -193,6 +193,7 @@ def lines_of(full: str, position: int = 0, source: int = 0) -> list[Line]:
     return [
         replace(
             line,
+            full=f"[{record.level}] {line.full}" if record.level else line.full,
             host=line.host or record.host,
             rank=line.rank if line.rank is not None else record.rank,
             time=line.time or moment,

@@ -23,6 +23,7 @@ class Record:
     rank: int | None = None
     time: str | None = None
     kernel: bool = False
+    level: str = ""
 
 
 def read_record(full: str, nested: bool = False) -> Record | None:
@@ -45,6 +46,7 @@ def read_record(full: str, nested: bool = False) -> Record | None:
         rank=inner.rank if inner and inner.rank is not None else _rank(record),
         time=(inner.time if inner else None)
         or next((record[k] for k in _TIME if isinstance(record.get(k), str)), None),
+        level=(inner.level if inner else "") or _level(record),
         kernel=record.get("_TRANSPORT") == "kernel" or record.get("SYSLOG_IDENTIFIER") == "kernel",
     )
 
@@ -57,6 +59,11 @@ def _host(record: Mapping[str, object]) -> str | None:
             if isinstance(value, str) and value and (key != "name" or place is not record):
                 return value
     return None
+
+
+def _level(record: Mapping[str, object]) -> str:
+    value = record.get("level", record.get("severity", record.get("levelname")))
+    return value if isinstance(value, str) and value.lower() not in ("info", "debug", "trace", "notice") else ""
 
 
 def _rank(record: Mapping[str, object]) -> int | None:

@@ -225,8 +225,9 @@ class Scan:
 
     def _signature(self, signature: Signature, line: Line) -> bool:
         """Record a match; True if there was one."""
-        match = signature.search(line.text)
-        if match is None or quoted(line.text, match.start()):
+        text = line.full if signature.whole else line.text
+        match = signature.search(text)
+        if match is None or quoted(text, match.start()):
             return False
         self.store.add(signature, line, match.groupdict())
         if signature.diagnosis == "mem.cuda_oom" and len(self.oom_phase) < 4096:

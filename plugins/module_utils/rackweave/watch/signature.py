@@ -25,6 +25,7 @@ class Signature:
         unless: a pattern that makes the line something else.
         severity: overrides the class's.
         action: overrides the class's first action.
+        whole: the pattern is searched in the whole line, prefixes and levels included.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Signature:
     unless: str = ""
     severity: str = ""
     action: str = ""
+    whole: bool = False
 
     @cached_property
     def needs(self) -> frozenset[str]:

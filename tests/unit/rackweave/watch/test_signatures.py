@@ -19,7 +19,8 @@ FIXTURES = Path(__file__).parents[3] / "fixtures" / "watch"
 def test_a_signature_finds_its_own_example(signature: Signature) -> None:
     shape = re.sub(r"\d", "", signature.example).lower()
     assert any(literal in shape for literal in signature.needs)
-    assert signature.search(take_apart(signature.example).text) is not None
+    line = take_apart(signature.example)
+    assert signature.search(line.full if signature.whole else line.text) is not None
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)

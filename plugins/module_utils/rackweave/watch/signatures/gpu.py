@@ -167,6 +167,7 @@ TABLE = (
         "host3 health: GPU 2: FAIL: volatile uncorrectable ECC errors: 3",
         blame="both",
         depth=14,
+        whole=True,
         unless=FINE,
     ),
     S(
@@ -176,6 +177,7 @@ TABLE = (
         "host3 health: GPU 6: FAIL: NvLink 5 is currently down",
         blame="both",
         depth=14,
+        whole=True,
         unless=FINE + r"|NVLS|Xid|SXid",
     ),
     S(
@@ -185,6 +187,7 @@ TABLE = (
         "host3 health: ERROR GPU 4 is gone from the bus",
         blame="both",
         depth=14,
+        whole=True,
         unless=FINE + r"|memory|utili[sz]ation|packet",
     ),
     S(
@@ -197,6 +200,7 @@ TABLE = (
         "host3 health: CRITICAL nvidia-fabricmanager is not running",
         blame="both",
         depth=14,
+        whole=True,
         unless=FINE + r"|non-?fatal",
     ),
 )

@@ -342,6 +342,7 @@ TABLE = (
         "2026-01-01 10:00:00 ALERT host3: port mlx5_3/1 state changed from ACTIVE to DOWN",
         blame="host",
         depth=13,
+        whole=True,
         unless=FINE + r"|NV-?Link|docker|veth|br-|Xid",
     ),
 )

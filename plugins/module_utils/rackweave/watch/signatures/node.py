@@ -33,6 +33,7 @@ TABLE = (
         "host3 health: ERROR soft lockup on 3 CPUs",
         blame="host",
         depth=16,
+        whole=True,
         unless=FINE + r"|panic=|lockup_panic|detector",
     ),
 )
