@@ -11,7 +11,11 @@ pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(900)]
 # Beside the lab's own inventory: exporters on every host, Prometheus and Slurm's metrics on the controller.
 MORE = {
     "all": {
-        "vars": {"monitoring_node_exporter_enabled": True, "monitoring_listen_address": "0.0.0.0"},
+        "vars": {
+            "monitoring_node_exporter_enabled": True,
+            "monitoring_listen_address": "0.0.0.0",
+            "training_job_prometheus_port": 9500,
+        },
         "children": {
             "slurm_controller": {
                 "vars": {
@@ -66,6 +70,20 @@ def test_what_slurm_says_arrives(monitored):
     found = wait_for(monitored, "rackweave_slurm_node_usable", lambda rows: len(rows) >= 2)
     assert {row["metric"]["node"] for row in found} == {"gpu01", "gpu02"}
     assert all(row["value"][1] == "1" for row in found)
+
+
+def test_a_job_is_scraped_while_it_trains(monitored, more):
+    run = {"training_job_run": "monitored", "training_job_steps": 2000, "training_job_requeue_ok": False}
+    for playbook in ("plan", "launch"):
+        play(f"playbooks/{playbook}.yml", "-i", str(more), "-e", json.dumps(run))
+    try:
+        found = wait_for(monitored, 'rackweave_step{run="monitored"} > 2', lambda rows: len(rows) == 1, 180)
+        assert found[0]["metric"]["instance"] in ("gpu01", "gpu02")
+        loss = ask(monitored, 'rackweave_loss{run="monitored"}')
+        assert 0 < float(loss[0]["value"][1]) < 10
+        assert len(ask(monitored, 'up{job="trainer"} == 1')) == 1
+    finally:
+        monitored.ssh("ctl", "scancel --name=rackweave-monitored", check=False)
 
 
 def test_a_second_run_changes_nothing(monitored, more):
