@@ -109,6 +109,8 @@ def to_finding(hit: Hit) -> Finding:
         elif key == "node":
             hosts.add(value.rsplit("_", 2)[0])
     signature, line = hit.signature, hit.line
+    if signature.blame in ("rank", "both") and not ranks and line.rank is None:
+        ranks.update(told_ranks(line.text))
     if ranks and not hosts and not peers:
         hosts.update(beside_rank(line.text))
     if signature.blame in ("host", "both") and line.host and not hosts:
@@ -150,6 +152,12 @@ def beside_rank(text: str) -> Iterator[str]:
     for match in _BESIDE.finditer(text):
         if looks_like_host(match["host"]):
             yield match["host"]
+
+
+def told_ranks(text: str) -> set[int]:
+    """The one rank that a text without a prefix names."""
+    named = {int(number) for number in re.findall(r"(?<![\w-])(?<![Ll]ocal )[Rr]ank[ =:#]*(\d{1,7})\b(?! [Ss]kip)", text)}
+    return named if len(named) == 1 else set()
 
 
 _TOLD = re.compile(

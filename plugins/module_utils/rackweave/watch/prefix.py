@@ -111,6 +111,10 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("tagged", re.compile(r"(?P<host>[a-z][a-z0-9.-]*[a-z0-9]) (?=[A-Za-z][\w./-]{0,40}(?:\[\d+\])?: )")),
     ("word", re.compile(r"(?P<host>[a-z][a-z0-9.]*-[a-z0-9.-]*[a-z0-9]) (?=\S)")),
     ("bracket", re.compile(r"\[(?P<host>" + _HOST + r")\] (?=\S)")),
+    (
+        "table",
+        re.compile(r"(?P<host>" + _HOST + r") +\| *(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL) *\| ?"),
+    ),
     ("label", re.compile(r"[\w.-]+-\d+ +\| ")),
     ("label", re.compile(r"\[\d{0,3}m ?")),
     ("label", re.compile(r"\[\d{1,6}\] (?=\S+:\d+:\d+ \[|\[rank)")),
@@ -243,7 +247,7 @@ def _match_one(full: str, at: int, found: dict[str, object]) -> int:
                 continue
             if not verdict:
                 return match.end()
-        if kind in ("tagged", "word") and ("host" in found or not looks_like_host(groups["host"] or "")):
+        if kind in ("tagged", "word", "table") and ("host" in found or not looks_like_host(groups["host"] or "")):
             continue
         if kind == "word" and "time" not in found:
             continue

@@ -35,6 +35,8 @@ _TIMES = (
     ),
     (re.compile(r"(?:\btime|step[_ ]time(?:_ms| \(ms\))?|dt)[\"']?\s*[:=]?\s*(?P<t>\d[\d.]*)\s*ms\b"), 1e-3),
     (re.compile(r"(?P<t>\d+\.\d+)\s*s/it\b"), 1.0),
+    (re.compile(r"\b(?:time|elapsed|dt)[\"']?\s*[:=]?\s*(?P<t>\d+\.\d+) ?s(?:ec)?\b"), 1.0),
+    (re.compile(r"\((?P<t>\d+\.\d+) ?s\)"), 1.0),
     (re.compile(r"(?:^|[|,;] ?)\s*(?P<t>\d[\d.]*)\s*ms(?:/(?:step|iter\w*))?\s*(?=[|,;]|$)"), 1e-3),
 )
 _RATES = re.compile(
@@ -51,7 +53,7 @@ _OVERFLOW = re.compile(
     r"OVERFLOW!.*(?:Attempted loss scale: (?P<scale>[\d.eE+]+))?|[Gg]radient overflow\..*loss scaler? "
     r".*?to (?P<to>[\d.eE+-]+)"
 )
-_VALIDATION = re.compile(r"(?i)\bvalid(?:ation)?\b|\beval(?:uation)?\b|test[_ ]loss|\bPPL\b")
+_VALIDATION = re.compile(r"(?i)\bvalid(?:ation)?\b|\beval(?:uation)?\b|test[_ ]loss|loss PPL\b")
 
 LITERALS = ("iteration", "iter ", "step", "Step", "loss", "s/it", "OVERFLOW", "overflow", "batch=", "it/s")
 

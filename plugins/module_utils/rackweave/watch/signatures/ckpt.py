@@ -19,7 +19,8 @@ TABLE = (
         r"/metadata\.json\b)|"
         r"(?:\.metadata\b|\.distcp\b|\bmetadata\.json\b|\bcommon\.pt\b).{0,80}(?:No such file|not found|does not "
         r"exist|missing)|"
-        r"(?:not|n't) (?:contain|have|hold) a (?:valid|complete|distributed) checkpoint|"
+        r"AssertionError: metadata is None|(?:not|n't) (?:contain|have|hold) a (?:valid|complete|distributed) "
+        r"checkpoint|"
         r"is not a (?:distributed|complete|valid) checkpoint|(?i:checkpoint\b.{0,160}\bis incomplete|incomplete "
         r"checkpoint\b)",
         "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/run1/iter_0012000/.metadata'",
@@ -171,6 +172,9 @@ TABLE = (
         + _OPEN
         + r"|unfinali[sz]ed (?:async\w* )?(?:checkpoint|save)|"
         r"(?:checkpoint|save|saving)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"
+        r"\basync\w* (?:checkpoint )?save\b.{0,60}\b"
+        + _OPEN
+        + r"\b.{0,30}\b(?:when|while|before|as)\b.{0,40}\b(?:scheduled|requested|start\w*|next|due|beg[iau]n\w*)\b|"
         r"\bsave\b.{0,30}\bwhile (?:another|the (?:previous|last))\b.{0,60}\b"
         + _OPEN
         + r"|async\w* (?:checkpoint |save )*saves? (?:might be |may be |are |is )*not (?:yet )?finali[sz]ed|"

@@ -102,6 +102,10 @@ TABLE = (
     S(
         "launch.rdzv_timeout/store",
         "launch.rdzv_timeout",
+        r"\d+ ?(?:/|of) ?\d+ (?:nodes|workers|agents|members|participants) (?:have |had )?joined\b.{0,60}time[d "
+        r"-]*out|"
+        r"time[d -]*out\b.{0,80}\d+ ?(?:/|of) ?\d+ (?:nodes|workers|agents|members|participants) (?:have |had "
+        r")?joined|"
         r"(?:^|[ .])RendezvousTimeoutError|waiting for clients\. \d+/\d+ clients joined|in store based "
         r"barrier|Timed out .*store_based_barrier|"
         r"(?i:timed? ?out .{0,60}join(?:ing)? the rendezvous)|DistStoreError: (?:wait timeout|Timed out)"
@@ -137,7 +141,8 @@ TABLE = (
     S(
         "launch.gpu_count_mismatch/cuda",
         "launch.gpu_count_mismatch",
-        r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE\b|cudaErrorInvalidDevice\b|[Bb]ut your machine "
+        r"device < num_gpus INTERNAL ASSERT|invalid device ordinal|CUDA_ERROR_INVALID_DEVICE\b|"
+        r"cudaErrorInvalidDevice\b|[Bb]ut your machine "
         r"only has|No slot '\d+' specified on host|"
         r"(?i:(?:nproc[-_ ]per[-_ ]node|local[_ ]world[_ ]size|local[_ ]rank|processes(?: per node)?)\b.{0,60}\b(?:e"
         r"xceeds?|greater than|larger than|>=?|but only|more than)\b.{0,60}(?:GPUs?|devices?|device_count|"

@@ -10,7 +10,8 @@ TABLE = (
         "perf.straggler",
         r"(?i)stragglers?[^|\n]{0,60}?\brank[s]?[ :=#]*\[?\{?(?P<rank>\d+)|\brank[ :=#]*(?P<rank2>\d+)"
         r"[^|\n]{0,60}?(?:is|as|was|identified as|detected as|flagged as)? ?(?:a |the )?straggler\b|"
-        r"(?:slow(?:est)? rank)\b[^|\n\d]{0,30}(?P<rank3>\d+)(?=.{0,60}(?:slower|behind|x\b))",
+        r"(?:slow(?:est)? rank)\b[^|\n\d]{0,30}(?P<rank3>\d+)(?=.{0,60}(?:slower|behind|\b(?:1\.[3-9]\d*|"
+        r"[2-9]\d*(?:\.\d+)?|1\d+) ?x\b))",
         "WARNING:straggler: rank 12 is a straggler: forward 412 ms against a median of 201 ms",
         depth=83,
         unless=r"(?i)no stragglers?|0 stragglers|straggler[_-](?:detect|minmax|report|ctrlr)\w*\s*[=.:]|"
