@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rackweave.errors import PlanError
 from rackweave.plan.cluster import Cluster
+from rackweave.plan.flops import flops_per_token
 from rackweave.plan.layout import Plan, plan_layout, sizes_as_dict
 from rackweave.plan.model_file import resolve_model
 from rackweave.plan.presets import PRESETS
@@ -25,6 +26,7 @@ from rackweave.run.plan_file import parse_plan, serialise_plan
 from tests.support.attempts import LLAMA, MODEL
 from trainer.config import LoraConfig, ModelConfig, PlanConfig, SizesConfig, check_engine, check_model_sizes, runs_flat
 from trainer.errors import StopError
+from trainer.flops import model_flops_per_token
 from trainer.schema import parse
 
 MODELS = {"gpt": MODEL, "tied": {**MODEL, "tied_embeddings": True}, "grouped": LLAMA}
@@ -145,3 +147,11 @@ def test_a_plan_for_the_flat_engine_predicts_what_that_engine_was_measured_to_ta
         for engine in ("megatron", "flat", "trainer")
     }
     assert seconds["trainer"] == seconds["flat"] < seconds["megatron"]
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "llama3-8b", "llama3-70b"])
+def test_the_trainer_counts_flops_in_the_planners_convention_megatron_model(name: str) -> None:
+    model = resolve_model(name)
+    counted = model_flops_per_token(parse(ModelConfig, model.as_dict(), "model"))
+    # The planner multiplies all parameters of the layers, norms and biases too: some ten-thousandths.
+    assert counted == pytest.approx(flops_per_token(model, "megatron-model"), rel=1e-3)

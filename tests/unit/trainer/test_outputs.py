@@ -81,3 +81,27 @@ def test_short_types_train(dtype: str, zero: int, launcher: ForkServer, corpus: 
     launcher.run(attempt, 2).assert_done()
     shown = [event["loss"] for event in events(attempt, "step")]
     assert shown[-1] < shown[0] - 0.3
+
+
+def test_a_person_at_a_terminal_sees_a_line_that_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    from trainer.config import read_job
+    from trainer.exporters import ProgressLine, open_exporters
+
+    job = read_job(make_attempt(tmp_path / "attempt", Path("/nowhere"), MODEL, sizes(), steps=20))
+    assert open_exporters(job, 0) == []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    (line,) = open_exporters(job, 0)
+    assert isinstance(line, ProgressLine)
+    assert open_exporters(job, 1) == []
+    line.step({"step": 5, "loss": 2.5, "tokens_per_second": 1000.0})
+    line.step({"step": 6, "loss": None, "tokens_per_second": 1000.0})
+    line.evaluation(6, 2.25)
+    shown = capsys.readouterr().err
+    assert shown.startswith("\r")
+    assert "step 5/20  loss 2.5000  1000 tokens/s" in shown
+    assert "step 6/20  loss no number" in shown
+    assert "step 6  validation loss 2.2500" in shown

@@ -100,7 +100,9 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
 def request_of(arguments: argparse.Namespace) -> LayoutRequest:
     """Return the request that the arguments spell."""
     values: dict[str, Any] = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in _SIZES}
-    for name in ("recompute", "offload", "engine", "precision", "backend", "task", "cross_domain_tensor_parallel", "stage_layers"):
+    for name in ("recompute", "offload", "engine", "precision", "backend", "task"):
+        values[name] = getattr(arguments, name)
+    for name in ("cross_domain_tensor_parallel", "stage_layers"):
         values[name] = getattr(arguments, name)
     values["sequence_parallel"] = False if arguments.no_sequence_parallel else None
     return LayoutRequest.from_mapping(values)

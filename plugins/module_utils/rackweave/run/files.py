@@ -10,7 +10,7 @@ from ..errors import DocumentError
 from ..provision.runtime import JobRuntime, runtime_conf
 from .batch import BatchSettings, render_batch
 from .ds_config import render_ds_config
-from .engine import choose_engine
+from .engine import choose_engine, with_peak
 from .megatron_args import megatron_args
 from .plan_file import RunPlan, parse_plan, serialise_plan
 from .progress import duration
@@ -49,7 +49,7 @@ def compose_run_files(
     plan_text = serialise_plan(layout)
     plan = parse_plan(plan_text)
     if OWN_TRAINER in settings.command:
-        train = {**train, "engine": choose_engine(plan, train).engine}
+        train = with_peak(plan, {**train, "engine": choose_engine(plan, train).engine})
     train_text = serialise_train(train)
     if not plan.run == train["run"] == settings.run:
         raise DocumentError(

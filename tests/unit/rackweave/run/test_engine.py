@@ -7,7 +7,7 @@ import pytest
 from rackweave.plan.cluster import Cluster
 from rackweave.plan.layout import plan_layout
 from rackweave.plan.request import LayoutRequest
-from rackweave.run.engine import choose_engine
+from rackweave.run.engine import choose_engine, with_peak
 from rackweave.run.plan_file import parse_plan
 
 CLUSTER = Cluster.from_shorthand("1x8xH100")
@@ -46,3 +46,19 @@ def test_what_was_never_run_with_it_on_gpus_stays_with_deepspeed(sizes, train, w
 def test_a_named_engine_is_kept_and_nvme_needs_the_flat_one():
     assert choose_engine(planned(), {**TRAIN, "engine": "deepspeed"}).engine == "deepspeed"
     assert choose_engine(planned(offload="nvme"), {**TRAIN, "backend": "gloo"}).engine == "flat"
+
+
+def with_gpu(name):
+    return type("Planned", (), {"document": {"cluster": {"hosts": [{"gpu": name}]}}})
+
+
+def test_the_peak_of_the_planned_gpu_stands_in_where_none_is_named():
+    train = {**TRAIN, "telemetry": {"tensorboard": False, "peak_flops_per_second": None}}
+    assert with_peak(with_gpu("NVIDIA H100 80GB HBM3"), train)["telemetry"]["peak_flops_per_second"] == 989.4e12
+    assert with_peak(with_gpu("simulated"), train) == train
+    named = {**train, "telemetry": {"peak_flops_per_second": 1e12}}
+    assert with_peak(with_gpu("NVIDIA H100 80GB HBM3"), named) == named
+
+
+def test_without_zero_the_flat_engine_is_the_only_one_whatever_is_asked():
+    assert choose_engine(planned(zero_stage=0), {**TRAIN, "engine": "deepspeed"}).engine == "flat"
