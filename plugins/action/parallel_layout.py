@@ -13,7 +13,15 @@ from ..module_utils.rackweave.fabric.block import read_fabric
 from ..module_utils.rackweave.plan.calibration import Calibration
 from ..module_utils.rackweave.plan.cluster import Cluster
 from ..module_utils.rackweave.plan.layout import plan_layout
-from ..module_utils.rackweave.plan.request import BACKENDS, ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
+from ..module_utils.rackweave.plan.request import (
+    BACKENDS,
+    ENGINES,
+    OFFLOAD,
+    PRECISIONS,
+    RECOMPUTE,
+    TASKS,
+    LayoutRequest,
+)
 
 _SIZES = (
     "tensor_parallel_size",
