@@ -154,9 +154,12 @@ def beside_rank(text: str) -> Iterator[str]:
             yield match["host"]
 
 
+_RANK = re.compile(r"(?<![\w-])(?<![Ll]ocal )[Rr]ank[ =:#]*(\d{1,7})\b(?! [Ss]kip)")
+
+
 def told_ranks(text: str) -> set[int]:
     """The one rank that a text without a prefix names."""
-    named = {int(number) for number in re.findall(r"(?<![\w-])(?<![Ll]ocal )[Rr]ank[ =:#]*(\d{1,7})\b(?! [Ss]kip)", text)}
+    named = {int(number) for number in _RANK.findall(text)}
     return named if len(named) == 1 else set()
 
 

@@ -26,7 +26,8 @@ _GOOD_END = re.compile(
 _SAVING = re.compile(
     r"(?i)(?:^|\W)(?:saving|start(?:ing|ed)? (?:to )?sav\w+|begin(?:ning)? (?:to )?save|writing) (?:the "
     r"|a |an |final |exit |emergency |model |sharded |distributed |async )*(?:checkpoint|model states|"
-    r"state)|received (?:signal|USR1|SIGUSR1|SIGTERM).{0,60}sav"
+    r"state)|\b(?:checkpoint|save)\b.{0,30}\b(?:started|begins|is being written)\b|"
+    r"received (?:signal|USR1|SIGUSR1|SIGTERM).{0,60}sav"
 )
 _SAVED = re.compile(
     r"(?i)(?:successfully saved|saved (?:the |a |final )?checkpoint|checkpoint saved|finished saving|save "

@@ -37,6 +37,7 @@ _TIMES = (
     (re.compile(r"(?P<t>\d+\.\d+)\s*s/it\b"), 1.0),
     (re.compile(r"\b(?:time|elapsed|dt)[\"']?\s*[:=]?\s*(?P<t>\d+\.\d+) ?s(?:ec)?\b"), 1.0),
     (re.compile(r"\((?P<t>\d+\.\d+) ?s\)"), 1.0),
+    (re.compile(r"\bs(?:ec(?:ond)?s?)?(?:/|[_ ]per[_ ])(?:step|iter\w*|it)[\"']?\s*[:=]\s*(?P<t>\d+\.\d+)"), 1.0),
     (re.compile(r"(?:^|[|,;] ?)\s*(?P<t>\d[\d.]*)\s*ms(?:/(?:step|iter\w*))?\s*(?=[|,;]|$)"), 1e-3),
 )
 _RATES = re.compile(

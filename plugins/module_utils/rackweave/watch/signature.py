@@ -102,7 +102,8 @@ _ADVICE = re.compile(
     r"|yesterday|used to|"
     r"(?:searching|looking|watching|checking) for|to (?:avoid|prevent|detect)|handles?|will (?:catch|retry "
     r"on)|retry[_ ]on|error_messages?\s*=|"
-    r"ignor(?:e|es|ed|ing)|fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|"
+    r"(?:if|unless|upon|in case of)(?: an?| the)?(?=\W{0,3}$)|ignor(?:e|es|ed|ing)|"
+    r"fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|"
     r"usage:)(?=\W|$)",
     re.IGNORECASE,
 )

@@ -130,7 +130,8 @@ TABLE = (
     S(
         "ckpt.silent_fresh_start/megatron",
         "ckpt.silent_fresh_start",
-        r"could not find the metadata file|will not load any checkpoints and will start from random|Unable "
+        r"(?i:\bno checkpoints?\b.{0,40}\bfound\b.{0,60}\brandom)|could not find the metadata file|will not load "
+        r"any checkpoints and will start from random|Unable "
         r"to find latest file at|"
         r"(?i:(?:start(?:ing)?|continu(?:e|ing)|train(?:ing)?) (?:from|with) (?:random|randomly initiali[sz]ed)"
         r" (?:init\w*|weights|parameters).{0,80}(?:checkpoint|--load|resume))|"
@@ -169,6 +170,8 @@ TABLE = (
         + r"\b.{0,80}\b"
         + _OPEN
         + r"|\blast (?:save|saving|snapshot|checkpoint save)\b.{0,80}\b"
+        + _OPEN
+        + r"|\bsave\b.{0,30}\bskipped\b.{0,60}\b"
         + _OPEN
         + r"|unfinali[sz]ed (?:async\w* )?(?:checkpoint|save)|"
         r"(?:checkpoint|save|saving)s?\b.{0,60}\b(?:already|still)\b.{0,30}\b(?:in[- ](?:flight|progress)|running)|"

@@ -152,7 +152,7 @@ TABLE = (
         r"(?i)driver/library version mismatch|NVRM: API mismatch|CUDA driver version is insufficient for CUDA "
         r"runtime|"
         r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver / "
-        r"cuda driver combination|LIB_RM_VERSION_MISMATCH",
+        r"cuda driver combination|NVIDIA driver on your system is too old|LIB_RM_VERSION_MISMATCH",
         "host4: Failed to initialize NVML: Driver/library version mismatch",
         blame="both",
         depth=9,

@@ -292,13 +292,14 @@ TABLE = (
         r"link width.{0,30}(?:x\d+).{0,30}(?:expected|instead|of x\d+)",
         "host2:20:21 [0] transport/net_ib.cc:190 NCCL WARN NET/IB : mlx5_3:1 speed change detected",
         blame="host",
-        unless=r"(?i:not degraded|NVLink|RAID|\bmd\d|array)|\bGPU\b",
+        unless=r"(?i:not degraded|below|NVLink|RAID|\bmd\d|array)|\bGPU\b",
         depth=80,
     ),
     S(
         "fact:rates",
         "fact:rates",
-        r"(?i)(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+|\ben[psox]\d\w+|\beth\d+).{0,80}?\b"
+        r"(?i)(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+|\bethtool\b|\ben[psox]\d\w+|\beth\d+|"
+        r"\bib[ps]?\d+).{0,80}?\b"
         r"(?P<is>\d+(?:\.\d+)?) ?(?P<unit>[GM](?:b\w*(?:/s\w*)?|T/s)?|x)\b[^\d]{0,24}"
         r"\b(?:was|expect\w*|should be|instead of|rather than|want\w*|nominal|down from|formerly|configured|"
         r"capable of)\b"
@@ -323,10 +324,7 @@ TABLE = (
         r"(?i)(?:\bport\b|\blink\b|mlx\d_\d+|\brate\b).{0,60}\b(?:dropped|reduced|fell|downgraded|degraded|"
         r"negotiated down|came up)"
         r"\b (?:from .{1,24} )?(?:to|at) (?:only )?\d+ ?(?:G|Gb|Gbps|Gb/s|Mb/s|x\b)(?:.{0,40}\b(?:instead "
-        r"of|expected|of)\b)?|"
-        r"(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+|\bethtool\b|\ben[psox]\w+|\beth\d+|"
-        r"\bib[ps]?\d+\w*).{0,60}\b(?:rate|speed|width)\b.{0,12}?\d+ ?(?:[GM]\w*(?:/s\w*)?|"
-        r"x)?\b.{0,20}\b(?:expect\w*|should be|instead of|want\w*|nominal|configured)\b.{0,12}?\d+",
+        r"of|expected|of)\b)?",
         "host2 kernel: mlx5_core 0000:41:00.0 mlx5_0: Port 1 link rate dropped from 400 Gb/s to 100 Gb/s",
         blame="host",
         unless=r"(?i)loss|throughput|learning|tokens|samples|temperature",
