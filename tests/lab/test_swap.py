@@ -137,11 +137,13 @@ def test_a_node_that_lost_a_gpu_ends_drained_and_says_so(lab, swapped):
 
 def test_with_every_other_node_unreachable_it_still_writes_the_controllers_files(lab, swapped):
     write_tree(NODE, serial="new", nic="mlx5_9")
+    lab.ssh("ctl", f"scancel --quiet {swapped['job']}")
+    keys = {"rebuild_host_keys": {NODE: swapped["host_key"]}}
     before = lab.ssh("ctl", SLURM_FILES)
     lab.ssh("ctl", "rm /etc/slurm/gres.conf")
     lab.podman("stop", "--time", "5", lab.container("gpu01"))
     try:
-        result = rebuild(*variables(**OVERLAY))
+        result = rebuild(*variables(**OVERLAY, **keys))
     finally:
         lab.podman("start", lab.container("gpu01"))
     (STATE / "rebuild-alone.log").write_text(result.output)
