@@ -41,7 +41,7 @@ _TIMES = (
     (re.compile(r"(?:^|[|,;] ?)\s*(?P<t>\d[\d.]*)\s*ms(?:/(?:step|iter\w*))?\s*(?=[|,;]|$)"), 1e-3),
 )
 _RATES = re.compile(
-    r"(?:samples/sec|(?:tok(?:en)?s?|samples|sequences|examples)[_ /](?:per[_ ])?s(?:ec(?:ond)?)?(?:[_ /]\w+)?|"
+    r"(?:samples/sec|(?:tok(?:en)?s?|samples|sequences|examples)[_ /](?:per[_ ])?s(?:ec(?:ond)?)?(?:[_ /][A-Za-z]\w*)?|"
     r"tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))"
     r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)|"
     r"(?P<rate2>\d[\d,.]*) ?(?:tok(?:en)?s?/s(?:ec)?|samples/s(?:ec)?|it/s)\b"

@@ -49,7 +49,7 @@ _PLUGIN_MISSING = re.compile(
 )
 _LACKS = re.compile(r"(?P<lib>[\w./+-]+\.so[\w.]*): cannot open shared object|undefined symbol|GLIBC|version `")
 # A file name with a suffix is that of a plugin somebody asked for; without one it is what NCCL always tries.
-_NAMED = re.compile(r"Could not find: .*\blibnccl-net-\w+\.so")
+_NAMED = re.compile(r"(?:Could not find|returned \d+ ?): .*\blibnccl-net-\w+\.so")
 _WHILE = re.compile(r"when loading (?P<plugin>\S+)")
 _OFI = re.compile(r"NET/OFI (?:Selected [Pp]rovider is|Using) (?P<provider>\w+)")
 _COMM = re.compile(

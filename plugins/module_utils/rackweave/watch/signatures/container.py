@@ -27,7 +27,8 @@ TABLE = (
         r"failed: Plugin initialization failed|pyxis: (?:couldn't mkdir|seccomp filter failed|mkdir: cannot "
         r"create)|nvidia-container-cli(?:\.real)?: .*(?:error|failed)|OCI runtime (?:(?:create|exec) )?(?:failed|"
         r"error)|"
-        r"could not select device driver|failed to create shim|"
+        r"unresolvable CDI device|preparing container \S+ for attach|could not select device driver|failed to "
+        r"create shim|"
         r"(?:executable file not found in \$PATH)|container creation failed|pyxis: couldn't start container|"
         r"(?i:(?:enroot|container|oci|prestart|createContainer|createRuntime|\.sh)\b.{0,60}\bhook\b.{0,60}\b(?:faile"
         r"d|exited|error))|hooks?(?:\.d)?/\S+ (?:exited with|returned|failed)|CreateContainerError|RunContainerError",

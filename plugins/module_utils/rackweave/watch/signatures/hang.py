@@ -85,7 +85,7 @@ TABLE = (
         # Each rank compares itself with rank 0, 1, 2 … and tells the first that differs: where two or more before it
         # agree, that one is odd.
         r"(?i)mismatch between collectives on ranks(?:.*but Rank (?P<rank>[2-9]|\d{2,}) is running)?|"
-        r"mismatched collectives?\b|collective (?:type |op )"
+        r"mismatched collectives?\b(?:.{0,80}\baround rank (?P<rank2>\d+))?|collective (?:type |op )"
         r"?mismatch|collectives are mismatched|"
         r"desync(?:hronization)? detected|NET/Socket ?: .*message truncated ?: receiv(?:ing|ed) \d+ bytes instead of",
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
