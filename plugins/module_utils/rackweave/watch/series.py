@@ -43,9 +43,9 @@ _TIMES = (
 _RATES = re.compile(
     r"(?:samples/sec|(?:tok(?:en)?s?|samples|sequences|examples)[_ /](?:per[_ ])?s(?:ec(?:ond)?)?(?:[_ /][A-Za-z]\w*)?|"
     r"tps|throughput(?: per GPU)?(?: \(TFLOP/s/GPU\))"
-    r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)|"
-    r"(?P<rate2>\d[\d,.]*) ?(?:tok(?:en)?s?/s(?:ec)?|samples/s(?:ec)?|it/s)\b"
+    r"?|CurrSamplesPerSec|wps)[\"']?\s*[:=]?\s*(?P<rate>\d[\d,.]*)"
 )
+_RATE_BEFORE = re.compile(r"(?P<rate>\d[\d,.]*) ?(?:tok(?:en)?s?/s(?:ec)?|samples/s(?:ec)?|it/s)\b")
 _SCALE = re.compile(r"loss[ _]scale[\"']?\s*[:=]\s*(?P<scale>[\d.eE+]+)")
 _SKIPPED = re.compile(r"number of skipped iterations:\s*(?P<n>\d+)")
 _NANS = re.compile(r"number of nan iterations:\s*(?P<n>\d+)")
@@ -313,13 +313,13 @@ def _shape_of(text: str) -> _Shape | None:
         if seconds:
             unit = factor
             break
-    rate = _RATES.search(text)
+    rate = _RATES.search(text) or _RATE_BEFORE.search(text)
     groups = (
         (_STEP.search(text), "step"),
         (_LOSS.search(text), "loss"),
         (_NORM.search(text), "norm"),
         (seconds, "t"),
-        (rate, rate.lastgroup or "rate" if rate else "rate"),
+        (rate, "rate"),
     )
     places = []
     for match, name in groups:
@@ -344,7 +344,7 @@ def _parse(line: Line, text: str) -> Sample | None:
         if found:
             seconds = (number(found["t"]) or 0.0) * unit or None
             break
-    rate = _RATES.search(text)
+    rate = _RATES.search(text) or _RATE_BEFORE.search(text)
     if step is None and (loss is None or (norm is None and seconds is None and rate is None and "epoch" not in text)):
         return None
     if loss is None and norm is None and seconds is None and rate is None and "lr" not in text:
@@ -357,7 +357,7 @@ def _parse(line: Line, text: str) -> Sample | None:
         loss=number(loss["loss"]) if loss else None,
         norm=number(norm["norm"]) if norm else None,
         seconds=seconds,
-        rate=number(rate[rate.lastgroup or 0].replace(",", "")) if rate else None,
+        rate=number(rate["rate"].replace(",", "")) if rate else None,
         line=line,
         skipped=bool(skipped and int(skipped["n"])),
         scale=number(scale["scale"]) if scale else None,

@@ -95,7 +95,8 @@ TABLE = (
     S(
         "num.loss_spike/text",
         "num.loss_spike",
-        r"(?i)\bloss spike(?::| (?:was )?(?:detected|found|at|in)\b)|spike in (?:the )?loss|spiky loss|unexpectedly large",
+        r"(?i)\bloss spike(?::| (?:was )?(?:detected|found|at|in)\b)|spike in (?:the )?loss|"
+        r"spiky loss|unexpectedly large",
         "WARNING: loss spike detected at step 1200: 9.1 (mean 2.3)",
         depth=72,
         unless=r"(?i)no loss spike|correct result|likely correct|spike[_ -]?(?:detector|detection|factor|"
