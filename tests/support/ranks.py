@@ -138,20 +138,25 @@ def train_with_small_shared_memory(attempt: str, rank: int, at: int) -> None:
     _main(attempt)
 
 
-def train_with_memory_cap(attempt: str, phase: str, step: int | None = None) -> None:
+def train_with_memory_cap(attempt: str, phase: str, step: int | None = None, data_mib: int | None = None) -> None:
     """Run the trainer, and let almost no further memory be mapped from the moment when it enters a phase.
 
-    Eight MiB are left: tensors are larger, but Python itself behaves oddly when it can allocate nothing at all.
+    Eight MiB are left: tensors are larger, but Python itself behaves oddly when it can allocate nothing at all. With
+    `data_mib` it is so much writable private memory that is left, as `memory_limit_gib` counts.
     """
     import resource
 
+    import trainer.memory
     import trainer.telemetry
 
     original = trainer.telemetry.PhaseMarker.set
 
     def set_phase(self: Any, entered: str, at: int | None = None, micro_batch: int | None = None) -> None:
         original(self, entered, at, micro_batch)
-        if entered == phase and (step is None or at == step):
+        if entered == phase and (step is None or at == step) and data_mib is not None:
+            held = trainer.memory._status_bytes("VmData")
+            resource.setrlimit(resource.RLIMIT_DATA, (held + (data_mib << 20), resource.RLIM_INFINITY))
+        elif entered == phase and (step is None or at == step):
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (8 << 20), resource.RLIM_INFINITY))
 

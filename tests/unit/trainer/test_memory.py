@@ -93,3 +93,44 @@ def test_the_advised_layout_fits_where_the_first_one_did_not(
     launcher.run(second, advised["world_size"]).assert_done()
     assert len(losses(second)) == 2
     assert report["layout_needs_bytes"] <= report["limit_bytes"]
+
+
+# Layers of the model and MiB left when the phase begins: too few for it, enough for a layout of at most 16 ranks.
+# Communicators (nccl_init) hold no model: where they do not fit, no layout does.
+LEFT = {
+    "model_build": (24, 390),
+    "checkpoint_load": (8, 64),
+    "optimizer_init": (16, 200),
+    "forward": (8, 24),
+    "backward": (8, 64),
+    "optimizer_step": (8, 32),
+    "save": (8, 12),
+    "evaluate": (16, 12),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("phase", LEFT)
+def test_whatever_phase_ran_out_the_advised_layout_runs_in_the_same_memory(
+    phase: str, launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    layers, left = LEFT[phase]
+    # Of 16 samples a layer's tensors are too large for the C library to find room for them in what was freed before.
+    samples = 16 if phase == "evaluate" else 8
+    model, chosen = {**BIG, "num_layers": layers}, sizes(dp=2, micro_batch_size=samples, global_batch_size=2 * samples)
+    shared: dict[str, Any] = {"checkpoint": {"mode": "async_thread" if phase == "save" else "sync"}}
+    shared["evaluation"] = {"interval": int(phase == "evaluate"), "batches": 1}
+    if phase == "checkpoint_load":
+        before = make_attempt(tmp_path / "before", corpus, model, chosen, steps=1, **shared)
+        launcher.run(before, 2).assert_done()
+    first = make_attempt(tmp_path / "first", corpus, model, chosen, steps=2, **shared)
+    assert 64 in launcher.call(CAP, first, 2, attempt=str(first), phase=phase, data_mib=left).codes
+    report = next(oom_report(first, rank) for rank in (0, 1) if (first / f"oom/{rank}.json").exists())
+    assert report["phase"] == phase
+    advised = report["layout"]
+    assert advised is not None, report["planner"]
+    assert advised["world_size"] <= 16, report["planner"]
+    cap = {"memory_limit_gib": report["limit_bytes"] / 2**30}
+    second = make_attempt(tmp_path / "second", corpus, model, advised, steps=2, **shared, **cap)
+    launcher.run(second, advised["world_size"]).assert_done()
+    assert len(losses(second)) == (1 if phase == "checkpoint_load" else 2)
