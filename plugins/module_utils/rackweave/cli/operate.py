@@ -20,6 +20,7 @@ from ..watch.strikes import from_json, to_json
 from .json_files import replace_file
 from .notify import Notices, notices_from
 from .playbooks import Screen, load_runner, player, setting
+from .stopping import STOPPED, StopAsked, Stopping
 
 HELP = "Keep a run going unattended: watch, decide by policy, drain, plan and submit again; with a journal of why."
 
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Operate to the end; 0 the run is done, 1 a person has to look, 3 this program could not go on.
+    """Operate to the end; 0 the run is done, 1 a person has to look, 3 this program could not go on, 143 it was ended.
 
     Raises:
         DocumentError: if a setting is wrong, or another operation of the run is at work.
@@ -61,19 +62,24 @@ def run(arguments: argparse.Namespace) -> int:
     state = Path(setting(runner, checkout, inventory, "rackweave_state_dir"))
     screen = Screen(sys.stdout, arguments.verbose)
     memory = Memory(state, arguments.run_name, arguments.dry_run, sys.stdout.write if arguments.json else _silent)
-    with memory.alone():
+    with memory.alone(), Stopping() as stopping:
         screen.line(f"operating {arguments.run_name}; notices by {', '.join(notices.ways()) or 'nobody (none set up)'}")
         field = Field(
-            play=player(runner, checkout, inventory, screen, variables_of(arguments.set)),
+            play=player(runner, checkout, inventory, screen, variables_of(arguments.set), stopping),
             write=memory.write,
             journal=memory.journal,
             plan=memory.plan,
             notify=lambda subject, text: _notify(notices, memory, subject, text, arguments.dry_run),
             forgive=memory.forgive,
             say=screen.line,
-            sleep=time.sleep,
+            sleep=stopping.sleep,
         )
-        return Operation(field, OperationSettings(arguments.run_name, arguments.dry_run)).run()
+        try:
+            return Operation(field, OperationSettings(arguments.run_name, arguments.dry_run)).run()
+        except StopAsked:
+            memory.write("note", "the operation was ended by a signal; the job goes on")
+            screen.line("ended by a signal; the job goes on, and whoever operates the run again attaches to it")
+            return STOPPED
 
 
 def variables_of(words: list[str]) -> dict[str, str]:

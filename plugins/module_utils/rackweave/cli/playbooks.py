@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import DocumentError
 from ..watch.live_bar import bar
 from ..watch.operation import Played
+from .stopping import Stopping
 
 # Actions whose results an operation reads.
 WANTED = ("recovery_decision", "run_list", "job_submit")
@@ -83,9 +84,12 @@ class Gathered:
 
 
 def player(
-    runner: ModuleType, checkout: Path, inventory: Path, screen: Screen, common: Mapping[str, str]
+    runner: ModuleType, checkout: Path, inventory: Path, screen: Screen, common: Mapping[str, str], stopping: Stopping
 ) -> Callable[..., Played]:
-    """Return the function that runs one of our playbooks; ``common`` are variables of all of them."""
+    """Return the function that runs one of our playbooks; ``common`` are variables of all of them.
+
+    It raises StopAsked once the end was asked for: what a cancelled playbook returned means nothing.
+    """
 
     def play(name: str, variables: Mapping[str, Any], limit: str) -> Played:
         playbook = checkout / "playbooks" / f"{name}.yml"
@@ -102,8 +106,10 @@ def player(
                 limit=limit or None,
                 envvars=play_environment(checkout),
                 event_handler=gathered.take,
+                cancel_callback=stopping.asked,
                 quiet=True,
             )
+        stopping.check()
         code = int(done.rc or 0)
         return Played(code, gathered.results, gathered.problem if code else "")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import io
 import json
+import os
+import signal
 import socketserver
 import sys
 import threading
@@ -100,6 +102,27 @@ def test_a_run_is_submitted_again_watched_to_its_end_and_journaled(operate, caps
     assert [entry["kind"] for entry in done.entries] == ["notify", "submit", "end", "notify"]
     assert all(entry["why"] for entry in done.entries)
     assert "[demo] step 5/10 | loss 2.5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_operation_and_leaves_the_job_alone(operate, monkeypatch, number):
+    cancelled = []
+    play = FakeRunner.run
+
+    def run(self, **words):
+        if Path(words.get("playbook", "")).stem != "operate":
+            return play(self, **words)
+        os.kill(os.getpid(), number)
+        cancelled.append(words["cancel_callback"]())  # how ansible-runner learns that it has to end the playbook
+        return SimpleNamespace(rc=254)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(FakeRunner, "run", run)
+    done = operate(DECISION)
+    assert (done.code, cancelled) == (143, [True])
+    assert [entry["kind"] for entry in done.entries] == ["note"]
+    assert "launch" not in [name for name, _ in done.runner.calls]
+    assert signal.getsignal(number) is before
 
 
 def test_a_decision_for_a_person_ends_with_status_1(operate):
