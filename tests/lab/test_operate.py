@@ -77,9 +77,9 @@ def operate(lab):
 
 def signal_a_rank(lab, host, name):
     """Send a signal to one rank of a host, by its process id there."""
-    pids = lab.ssh(
-        host, "pgrep -f 'python -m trainer' | while read p; do grep -qz ^RANK= /proc/$p/environ && echo $p; done"
-    )
+    # The bracket keeps the shell that asks out of the answer, `true` its last look out of the exit status.
+    find = "pgrep -f '[p]ython -m trainer' | while read p; do grep -qz ^RANK= /proc/$p/environ && echo $p; true; done"
+    pids = lab.ssh(host, find)
     lab.ssh(host, f"kill -{name} {pids.split()[-1]}")
 
 
