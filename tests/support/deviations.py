@@ -43,6 +43,13 @@ PLAN = f"/mnt/shared/runs/{RUN}/plan/nccl"
 
 DEVIATIONS = (
     Deviation(
+        # First, for it makes systemd read its units, which those below rely on not to happen.
+        "another file limits slurmd", "gpu01",
+        f"printf '[Service]\\nLimitMEMLOCK=32768\\n' > {UNITS}/slurmd.service.d/zz.conf && systemctl daemon-reload",
+        f"rm {UNITS}/slurmd.service.d/zz.conf && systemctl daemon-reload && systemctl restart slurmd",
+        (("test_slurmd_is_configured_without_a_limit", "gpu01", ""),),
+    ),
+    Deviation(
         "limit of the running slurmd lowered", "gpu01",
         f"prlimit --pid {SLURMD_PID} --memlock=65536:65536", "systemctl restart slurmd",
         (
@@ -127,6 +134,12 @@ DEVIATIONS = (
         "limit of services removed", "ctl", f"mv /etc/systemd/system.conf.d/90-rackweave.conf {KEPT}/system",
         f"mv {KEPT}/system /etc/systemd/system.conf.d/90-rackweave.conf",
         (("test_locked_memory_of_services_is_configured", "ctl", ""),),
+    ),
+    Deviation(
+        "another file limits services", "gpu02",
+        "printf '[Manager]\\nDefaultLimitMEMLOCK=65536\\n' > /etc/systemd/system.conf.d/99-site.conf",
+        "rm /etc/systemd/system.conf.d/99-site.conf",
+        (("test_no_other_file_limits_locked_memory_of_services", "gpu02", ""),),
     ),
     Deviation(
         "shared memory too small", "gpu01",

@@ -1,5 +1,7 @@
 """Limits: what is configured, and what the running slurmd and a job step really have."""
 
+import pytest
+
 CAP_SYS_RESOURCE = 24
 
 
@@ -40,6 +42,13 @@ def test_the_running_slurmd_has_the_limit_that_is_configured(node):
     assert soft == expected, f"configured {configured(node)}, effective {soft}, possible {expected}"
 
 
+def test_slurmd_is_configured_without_a_limit(node, entry):
+    if not entry["slurm_manage"]:
+        pytest.skip("this Slurm is not ours")
+    shown = node.check_output("systemctl show slurmd --value --property=DropInPaths")
+    assert configured(node) == -1, f"a drop-in sets another one: {shown}"
+
+
 def test_a_job_step_has_the_limit_that_slurmd_should_have(node, step):
     expected = reachable(node, configured(node))
     assert step["memlock"][0] == expected, f"configured {configured(node)}, in a step {step['memlock']}"
@@ -62,6 +71,16 @@ def test_locked_memory_of_services_is_configured(any_node, entry):
     assert (
         f"DefaultLimitMEMLOCK={value}" in any_node.file("/etc/systemd/system.conf.d/90-rackweave.conf").content_string
     )
+
+
+def test_no_other_file_limits_locked_memory_of_services(any_node):
+    shown = any_node.check_output("systemd-analyze cat-config systemd/system.conf").splitlines()
+    found, file = {}, ""
+    for line in shown:
+        file = line[2:] if line.startswith("# /") else file
+        if line.startswith("DefaultLimitMEMLOCK="):
+            found[file] = line
+    assert {name: line for name, line in found.items() if not name.endswith("/90-rackweave.conf")} == {}
 
 
 def test_shared_memory_is_as_large_as_the_node_document_says(node, step, document):
