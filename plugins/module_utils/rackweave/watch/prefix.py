@@ -110,7 +110,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("alert", re.compile(r"(?:ALERT|WARN(?:ING)?|ERROR|INFO|CRIT(?:ICAL)?|NOTICE|FATAL|DEBUG):?\s+(?=\S+: )")),
     ("tagged", re.compile(r"(?P<host>[a-z][a-z0-9.-]*[a-z0-9]) (?=[A-Za-z][\w./-]{0,40}(?:\[\d+\])?: )")),
     ("word", re.compile(r"(?P<host>[a-z][a-z0-9.]*-[a-z0-9.-]*[a-z0-9]) (?=\S)")),
-    ("bracket", re.compile(r"\[(?P<host>" + _HOST + r")\] (?=\S)")),
+    ("bracket", re.compile(r"\[(?P<host>" + _HOST + r")\]:? (?=\S| )")),
     (
         "table",
         re.compile(r"(?P<host>" + _HOST + r") +\| *(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL) *\| ?"),

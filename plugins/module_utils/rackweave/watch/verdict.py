@@ -27,6 +27,8 @@ SILENCE_FLOOR_S = 120.0
 # A declared phase (start-up, evaluation, save) may be silent this long, in seconds.
 PHASE_LIMIT_S = 1800.0
 
+# How a process dies of a cause: the launcher's table then says which one.
+_DEATHS = {"mem.host_oom": "launch.sigkill_unconfirmed", "nccl.segfault": "launch.child_crash"}
 _DEFERRED = {"slurm.controller_unreachable/any", "storage.unresponsive/fact"}
 
 
@@ -355,11 +357,12 @@ def _blame(root: Finding, same: list[Finding], ordered: list[Finding], scan: Sca
     if (root.diagnosis.startswith("container.") or root.diagnosis == "slurm.step_launch_failed") and not hosts:
         tasks = [finding for finding in ordered if finding.diagnosis == "launch.child_failed" and finding.hosts]
         hosts |= {host for finding in tasks for host in finding.hosts}
-    if root.diagnosis == "mem.host_oom":
-        for finding in ordered:
-            if finding.diagnosis == "launch.sigkill_unconfirmed":
-                ranks |= finding.ranks
-                hosts |= finding.hosts
+    for finding in ordered:
+        if finding.diagnosis == _DEATHS.get(root.diagnosis) and (
+            not hosts or finding.hosts & hosts or not finding.hosts
+        ):
+            ranks |= finding.ranks
+            hosts |= finding.hosts
     return ranks, hosts
 
 

@@ -25,7 +25,7 @@ TABLE = (
         r"must be|should be|isn't) (?:be )?(?:evenly )?(?:divisible|(?:a )?multiple|equal)|train_batch_size "
         r"is not equal|number of micro-?batch\w*.{0,60}(?:not|must be|should be|isn't) (?:divisible|(?:a "
         r")?multiple|at least|greater)|"
-        r"\bbatch[_ -]?size\b.{0,160}\b(?:does(?: not|n't) (?:evenly )?(?:divide|match|equal)|cannot be "
+        r"\bbatch[_ -]?sizes?\b.{0,160}\b(?:do(?:es)?(?: not|n't) (?:evenly )?(?:divide|match|equal)|cannot be "
         r"(?:evenly )?divided)\b|"
         r"(?:not|must be|should be) (?:evenly )?(?:divisible|a multiple)\b.{0,80}\bbatch[_ -]?size\b|"
         r"(?:batch[_ -]size)\b.{0,60}\b(?:less|smaller) than\b.{0,40}(?:data.parallel|dp|world)",
@@ -36,7 +36,7 @@ TABLE = (
     S(
         "config.zero_pipeline/deepspeed",
         "config.zero_pipeline",
-        r"(?i)zero(?:[- ]?(?:stage|optimization))?[- =:]*[23]?\b.{0,60}(?:incompatible|not compatible|"
+        r"(?i)\bzero(?:[-_ .]?(?:stage|optimization))*[- =:]*[23]?\b.{0,60}(?:incompatible|not compatible|"
         r"not supported|cannot be (?:used|combined)|unsupported|does not work|doesn't support|can only "
         r"be used)\b.{0,60}pipeline|pipeline\b.{0,80}(?:incompatible|not compatible|not supported|cannot "
         r"be (?:used|combined)|unsupported|does not support|only supports?)\b.{0,60}zero",

@@ -252,7 +252,7 @@ TABLE = (
         "00): "
         "Connection reset by peer",
         role="cascade",
-        depth=66,
+        depth=78,
         unless=r"should dump|heartbeat monitor|shut down too early",
     ),
     S(
