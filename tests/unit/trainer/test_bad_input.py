@@ -57,6 +57,10 @@ def attempt_of(kind: str, launcher: ForkServer, corpus: Path, where: Path) -> tu
         return make_attempt(place, truncated(corpus, where / "cut"), MODEL, made), "train.idx"
     if kind == "tokens":
         return make_attempt(place, foreign(corpus, where / "foreign"), MODEL, made), "train holds the token 60000"
+    if kind == "attempt":
+        attempt = make_attempt(place, corpus, MODEL, made)
+        (attempt / "phase").write_text("no directory")
+        return attempt, "cannot be written: [Errno 17] File exists"
     if kind == "model":
         directory = saved_by_another(corpus, where / "other", launcher)
         attempt = make_attempt(place, corpus, MODEL, made, checkpoint={"directory": directory})
@@ -64,7 +68,9 @@ def attempt_of(kind: str, launcher: ForkServer, corpus: Path, where: Path) -> tu
     return make_attempt(place, corpus, HUGE, made), "GiB free: make room, or choose another checkpoint.directory"
 
 
-@pytest.mark.parametrize("kind", ["world size", "tokenizer", "vocabulary", "index", "tokens", "model", "no space"])
+@pytest.mark.parametrize(
+    "kind", ["world size", "tokenizer", "vocabulary", "index", "tokens", "attempt", "model", "no space"]
+)
 def test_a_fault_of_the_input_stops_the_job_before_the_model(
     kind: str, launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:

@@ -61,11 +61,15 @@ MOVES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "zero-3-and-pipeline": (MODEL, [sizes(dp=2, zero_stage=3), sizes(pp=2, dp=2), sizes(dp=2, zero_stage=2)]),
     "swiglu-over-tensor-sizes": (LLAMA, [sizes(tp=2, pp=2), sizes(dp=2, zero_stage=3), sizes(tp=2, zero_stage=1)]),
     "tied-and-virtual": (TIED, [sizes(pp=2, dp=2, virtual_pipeline_size=2), sizes(zero_stage=1), sizes(pp=2)]),
+    "eight-to-pipeline-and-zero-3": (MODEL, [sizes(2, 2, 2), sizes(pp=2, dp=2), sizes(dp=2, zero_stage=3)]),
     "flat-buffer": (LLAMA, [sizes(tp=2), sizes(dp=2), sizes()]),
 }
 
 
-@pytest.mark.parametrize("move", MOVES)
+LONG = {"eight-to-pipeline-and-zero-3": pytest.mark.long}
+
+
+@pytest.mark.parametrize("move", [pytest.param(name, marks=LONG.get(name, ())) for name in MOVES])
 def test_losses_go_on_as_without_interruption_when_the_layout_changes(
     move: str, launcher: ForkServer, corpus: Path, tmp_path: Path, whole: Whole
 ) -> None:

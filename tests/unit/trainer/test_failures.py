@@ -268,3 +268,14 @@ def test_a_disk_that_fills_up_ends_the_job_with_its_reason_and_the_last_checkpoi
         assert [event["step"] for event in events(resumed, "step")] == [7]
     finally:
         subprocess.run(["umount", str(where)], check=True)
+
+
+def test_a_log_of_events_that_cannot_be_written_stops_the_job_in_a_sentence(
+    launcher: ForkServer, corpus: Path, tmp_path: Path
+) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(zero_stage=1))
+    (attempt / "events.jsonl").symlink_to("/dev/full")
+    ended = launcher.run(attempt, 1)
+    assert ended.codes == [64]
+    assert "events.jsonl cannot be written: [Errno 28] No space left on device" in result(attempt, 0)["reason"]
+    assert "Traceback" not in ended.logs[0]
