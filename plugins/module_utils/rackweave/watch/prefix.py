@@ -142,6 +142,9 @@ _STARTS = {
     "ray": "(",
     "level": "[",
     "bracket": "[",
+    "alert": "ACDEFINW",
+    "tagged": "abcdefghijklmnopqrstuvwxyz",
+    "word": "abcdefghijklmnopqrstuvwxyz",
 }
 
 

@@ -25,7 +25,7 @@ class Signature:
         unless: a pattern that makes the line something else.
         severity: overrides the class's.
         action: overrides the class's first action.
-        whole: the pattern is searched in the whole line, prefixes and levels included.
+        whole: a report of a health check: searched in the whole line, levels included, which has an alarm word.
     """
 
     name: str
@@ -64,14 +64,16 @@ class Signature:
     def search(self, text: str) -> re.Match[str] | None:
         """Return the match in a message, or None."""
         match = self.regex.search(text)
-        if match is None or (self.excluded is not None and self.excluded.search(text)):
+        if match is None or (self.whole and _ALERT.search(text) is None):
+            return None
+        if self.excluded is not None and self.excluded.search(text):
             return None
         return match
 
 
 # Words with which health checks and monitors raise an alarm, and those with which they say that all is well.
-_ALERT = (
-    r"\b(?:fail\w*|error|err|crit(?:ical)?|fatal|alert|warn(?:ing)?|unhealthy|emerg\w*|degraded|drain\w*|replace\w*|"
+_ALERT = re.compile(
+    r"(?i)\b(?:fail\w*|error|err|crit(?:ical)?|fatal|alert|warn(?:ing)?|unhealthy|emerg\w*|degraded|drain\w*|replace\w*|"
     r"detected)\b"
 )
 FINE = (
@@ -81,8 +83,8 @@ FINE = (
 
 
 def report(words: str) -> str:
-    """A line of a health check, whatever its form: an alarm word and, anywhere in the line, what is wrong."""
-    return rf"(?i)^(?=.*{_ALERT}).*?(?:{words})"
+    """What is wrong, in the words of a health check; its line (``whole``) has an alarm word too."""
+    return rf"(?i)(?:{words})"
 
 
 # A line that is a comment, a shell trace or a search, not a report.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,13 @@ ALL = [case for name in FILES for case in _cases(name)]
 
 
 def _verdict(case: dict[str, str], log: str | None = None) -> Verdict:
-    return diagnose(log if log is not None else case["log"], case.get("now"))
+    return _diagnosed(log if log is not None else case["log"], case.get("now"))
+
+
+@cache
+def _diagnosed(log: str, now: str | None) -> Verdict:
+    """Several claims are made of one verdict."""
+    return diagnose(log, now)
 
 
 def _culprits(text: str) -> set[str]:

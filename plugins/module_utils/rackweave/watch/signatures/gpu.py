@@ -7,17 +7,12 @@ from ..signature import Signature as S
 
 
 def _xid(codes: str) -> str:
-    """The driver's line for one of these numbers, or its echo on another channel (Xid 45, "caused by previous "
-    "Xid")."""
-    # A kernel line may come through a collector that keeps "Xid" but drops "NVRM:".
-    where = r"(?:NVRM: )?Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): "
-    kernel = rf"(?:(?:{codes})\b|45\b.{{0,120}}\bprevious Xid (?:{codes})\b)"
-    # Monitors (device plug-ins, DCGM, health checks) print only the number.
-    monitor = (
-        rf"\b(?:Xid|XID)(?:(?: error| code)?[=:] ?|(?: error| code) )(?:{codes})\b(?! *[,/|] *\d)|"
-        rf"\b(?:Xid|XID) (?:{codes}) (?:on|at|was|detected|seen|reported|occurred)\b"
-    )
-    return f"{where}{kernel}|{monitor}"
+    """The driver's line for one of these numbers, its echo on another channel (Xid 45, "caused by previous Xid"), or
+    the number alone, as device plug-ins, DCGM and health checks print it."""
+    kernel = rf" \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?:(?:{codes})\b|45\b.{{0,120}}\bprevious Xid (?:{codes})\b)"
+    number = rf"(?:(?: error| code)?[=:] ?|(?: error| code) )(?:{codes})\b(?! *[,/|] *\d)"
+    told = rf" (?:{codes}) (?:on|at|was|detected|seen|reported|occurred)\b"
+    return rf"\bX[Ii][Dd](?:{kernel}|{number}|{told})"
 
 
 TABLE = (
