@@ -78,6 +78,7 @@ def decide(args, directory, dry):
         time_s=now,
         job_is_alive=args["job_live"],
         dry_run=dry,
+        leave_suspected=args["settings"].get("shrink") == "suspected",
     )
     ended = [Ended(one["document"], one["started"], one["requeued"]) for one in args["ended"]]
     plan = recover(ended, read_journal(directory), read_ledger(directory), setting)

@@ -166,7 +166,12 @@ class Operation:
             except PlanError:
                 self.field.write("note", f"no spare for {', '.join(decision['leave']) or 'anybody'}, suspected only")
         else:
-            gone = list(decision["leave"])
+            try:
+                return replacement(plan, usable, list(decision["leave"]), True, wanted)
+            except PlanError as error:
+                if not decision["suspected"]:
+                    raise
+                self.field.write("note", f"{error}; going on with what is only suspected")
         return replacement(plan, usable, gone, shrink != "never", wanted)
 
     def _submit(self, why: str) -> int | None:

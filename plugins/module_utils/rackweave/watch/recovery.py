@@ -10,7 +10,7 @@ from ..errors import DocumentError
 from ..run.exit_codes import SAVED
 from .classes import CLASSES
 from .journal import Journal, entry_line
-from .policy import DRAIN, OBSERVE, Decision, Situation, Switches, blames, decide, named_hosts
+from .policy import DRAIN, OBSERVE, RETRY_ELSEWHERE, Decision, Situation, Switches, blames, decide, named_hosts
 from .strikes import Ledger
 from .verdict import Verdict
 
@@ -43,6 +43,7 @@ class Setting:
 
     Attributes:
         nodes: the nodes of the inventory; a log may name any host, and only these are ever excluded or drained.
+        leave_suspected: whether the run may go on with fewer nodes rather than with one that is only suspected.
     """
 
     run: str
@@ -53,6 +54,7 @@ class Setting:
     time_s: float
     job_is_alive: bool = False
     dry_run: bool = False
+    leave_suspected: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,10 @@ def _plan(one: Ended, decision: Decision, ledger: Ledger, setting: Setting, last
         ledger = ledger.blame(named_hosts(verdict), one.evidence, verdict.diagnosis_class, setting.time_s)
     leaving = tuple(dict.fromkeys((*decision.exclude, *decision.drain)))
     comes_back = one.requeued and setting.job_is_alive
-    # A job that comes back by itself keeps its nodes, and with one of them drained it would wait for ever.
-    moved = bool(decision.drain) and comes_back
+    # A job that comes back by itself keeps its nodes: with one of them drained it would wait for ever, and where
+    # suspicion is enough to leave a node, it must not get it again. That alone stops a job only with consent.
+    leaves = setting.leave_suspected and setting.switches.stop_own_job and decision.action == RETRY_ELSEWHERE
+    moved = comes_back and bool(decision.drain or (leaves and decision.exclude))
     resubmit = last and decision.requeue and (not comes_back or moved)
     stuck = last and not decision.requeue and decision.action != OBSERVE
     return Plan(

@@ -87,6 +87,19 @@ def test_a_job_that_would_wait_for_its_drained_node_is_stopped_and_moved():
     assert (plan.stop_job, plan.resubmit) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("changes", "moved"),
+    [({}, False), ({"leave_suspected": True}, True), ({"leave_suspected": True, "switches": OFF}, False)],
+)
+def test_a_job_that_comes_back_to_a_suspected_node_is_moved_only_where_suspicion_may_cost_a_node(changes, moved):
+    one = [ended("hang.no_progress", requeued=True)]
+    plan = recover(one, Journal(), Ledger(), setting(job_is_alive=True, **changes))
+    assert (plan.stop_job, plan.resubmit) == (moved, moved)
+    # A class that asks for no other node keeps it in any case.
+    kept = [ended("launch.sigkill_unconfirmed", requeued=True)]
+    assert not recover(kept, Journal(), Ledger(), setting(job_is_alive=True, **changes)).resubmit
+
+
 def test_a_job_that_starts_again_against_the_policy_is_stopped_only_with_consent():
     one = [ended("num.nan", requeued=True)]
     plan = recover(one, Journal(), Ledger(), setting(job_is_alive=True))
