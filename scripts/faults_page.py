@@ -70,7 +70,13 @@ def page(results: list[dict[str, Any]]) -> str:
         kinds.setdefault(run["fault"], []).append(run)
     missing = [fault for fault in FAULTS if fault not in kinds]
     never = f"\nNot run in the lab yet: {', '.join(missing)}.\n" if missing else ""
-    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + never + TAIL
+    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + never + before(results) + TAIL
+
+
+def before(results: list[dict[str, Any]]) -> str:
+    """Return a sentence on runs that are marked as made with an earlier state of the watch, or nothing."""
+    kinds = dict.fromkeys(run["fault"] for run in results if run.get("earlier"))
+    return f"\nOf an earlier state of watch and program, one run each: {', '.join(kinds)}.\n" if kinds else ""
 
 
 def main() -> None:
