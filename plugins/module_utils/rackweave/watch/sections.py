@@ -10,7 +10,7 @@ from .prefix import Line, looks_like_host
 _HEADINGS = (
     re.compile(r"^==> (?P<path>\S+) <==\s*$"),
     re.compile(
-        r"^(?:={3,}|-{3,}|#{2,}|\*{3,})\s*(?:host|node|from)?:?\s*(?P<host>[\w.-]+)\b[^=#*]{0,40}?(?:={3,}|-{3,}|"
+        r"^(?:={3,}|-{3,}|#{2,}|\*{3,})\s*(?:(?:host|node|from)\b:? *)?(?P<host>[\w.-]+)\b[^=#*]{0,40}?(?:={3,}|-{3,}|"
         r"#+|\*{3,})?\s*$"
     ),
     re.compile(r"^(?P<host>[\w.-]+) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!?)\b"),
