@@ -54,7 +54,7 @@ class ProcessPublisher:
         self.started_from: frozenset[int] = frozenset()
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, saver), name="checkpoint", daemon=True)
+        self._process = context.Process(target=_serve, args=(other, saver, os.getpid()), name="checkpoint", daemon=True)
         self._process.start()
         other.close()
 
@@ -99,12 +99,12 @@ class ProcessPublisher:
                 return Published(step, Path(content))
 
 
-def _serve(pipe: Connection, saver: Saver) -> None:
-    """Publish what comes through the pipe until it closes."""
+def _serve(pipe: Connection, saver: Saver, parent: int) -> None:
+    """Publish what comes through the pipe until it closes, or `parent`, the rank, ends (maybe before this begins)."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for number in (signal.SIGUSR1, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
 
     def event(_kind: str, **content: Any) -> None:
