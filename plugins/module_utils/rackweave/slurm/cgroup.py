@@ -63,6 +63,6 @@ def cgroup_complaint(
         return None
     return (
         f"slurmd would not start with {plugin} ({', '.join(users)}): {why}. Install what is missing (dbus; a Slurm "
-        "built with its cgroup plugins), or boot with one hierarchy. In a container for tests only: IgnoreSystemd: true or "
-        "CgroupPlugin: cgroup/v1 in slurm_cgroup, with proctrack/linuxproc and task/none in slurm_parameters"
+        "built with its cgroup plugins), or boot with one hierarchy. In a container for tests only: IgnoreSystemd: "
+        "true or CgroupPlugin: cgroup/v1 in slurm_cgroup, with proctrack/linuxproc and task/none in slurm_parameters"
     )
