@@ -135,6 +135,7 @@ def test_a_node_that_lost_a_gpu_ends_drained_and_says_so(lab, swapped):
     nothing_of_ours_is_left(lab)
 
 
+@pytest.mark.long
 def test_with_every_other_node_unreachable_it_still_writes_the_controllers_files(lab, swapped):
     write_tree(NODE, serial="new", nic="mlx5_9")
     lab.ssh("ctl", f"scancel --quiet {swapped['job']}")
