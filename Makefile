@@ -35,7 +35,7 @@ test: setup
 	scripts/test-all "$(USUAL)" $(LAB_TESTS) $(UNIT_TESTS)
 
 test-unit: setup
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not multiprocess and not lab and $(USUAL)" $(UNIT_TESTS)
+	$(BIN)/python -m pytest -n auto -m "not multiprocess and not lab and $(USUAL)" $(UNIT_TESTS)
 
 test-lab: setup
 	scripts/system-packages test

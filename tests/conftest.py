@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,16 @@ if importlib.util.find_spec("torch"):
 START_NICE = os.nice(0)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the lab in one process, and those of any other file (`--dist loadgroup`)."""
-    for item in items:
-        uses_lab = item.nodeid.startswith(("tests/lab/", "tests/testinfra/"))
-        item.add_marker(pytest.mark.xdist_group("lab" if uses_lab else item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep all tests of the lab in one process, since there is one lab, and those of any other file in one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByLab(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "lab" if nodeid.startswith(("tests/lab/", "tests/testinfra/")) else nodeid.partition("::")[0]
+
+    return ByLab(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
