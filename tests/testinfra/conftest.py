@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -181,9 +182,10 @@ def step(node, steps):
 
 @pytest.fixture(scope="session")
 def requirements(variables):
-    """Return package to version, as the trainer's environment is pinned."""
+    """Return package (named as PEP 503 normalises it) to version, as the trainer's environment is pinned."""
     pins = next(iter(variables.values()))["requirements"]
     if not pins:
         defaults = support.ROOT / "roles/trainer_runtime/defaults/main.yml"
         pins = yaml.safe_load(defaults.read_text())["trainer_runtime_packages"]
-    return dict(pin.split("==") for pin in pins if "==" in pin)
+    pairs = [pin.split("==") for pin in pins if "==" in pin]
+    return {re.sub(r"[-_.]+", "-", name.partition("[")[0].strip()).lower(): version for name, version in pairs}

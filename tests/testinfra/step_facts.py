@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import pwd
+import re
 import resource
 import socket
 import sys
@@ -32,8 +33,10 @@ def shared_write(directory):
 
 
 def packages(venv):
+    """Return package to version; names as PEP 503 normalises them, since wheels spell them either way."""
     path = [str(found) for found in Path(venv).glob("lib/python*/site-packages")]
-    return {it.metadata["Name"].lower(): it.version for it in importlib.metadata.distributions(path=path)}
+    found = importlib.metadata.distributions(path=path)
+    return {re.sub(r"[-_.]+", "-", it.metadata["Name"]).lower(): it.version for it in found}
 
 
 def main():
