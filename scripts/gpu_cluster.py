@@ -52,6 +52,7 @@ class Bench:
     cuda: bool
     corpus: Path
     seconds: float
+    global_batch: int
 
     def attempt(self, name: str, shape: tuple[int, int, int], **changes: Any) -> Path:
         """Write an attempt for a layout; `changes` go into train.json."""
@@ -111,7 +112,7 @@ def layouts(bench: Bench) -> list[str]:
     command += ["--seconds", str(bench.seconds), "--device", "cuda" if bench.cuda else "cpu"]
     # A 7B-like model: 32 layers; fewer on fewer GPUs, whose memory would not hold its states.
     command += (
-        ["--layers", str(4 * bench.gpus), "--global-batch", "64"]
+        ["--layers", str(4 * bench.gpus), "--global-batch", str(bench.global_batch)]
         if bench.cuda
         else ["--tiny", "--global-batch", "8", "--steps", "1:2"]
     )
@@ -252,6 +253,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--seconds", type=float, default=900.0, help="after which no further layout is begun")
+    parser.add_argument("--global-batch", type=int, default=64, help="of the layouts, in sequences")
     values = parser.parse_args()
     unknown = sorted(set(values.only.split(",")) - set(PARTS))
     if unknown:
@@ -260,7 +262,9 @@ def main() -> int:
     text = write_text(values.out / "text.txt", words=400_000 if values.device == "cuda" else 60_000)
     command = [sys.executable, "-m", "trainer.data", "--input", str(text), "--output", str(values.out / "corpus")]
     subprocess.run(command, env=_environment(), check=True, stdout=subprocess.DEVNULL)
-    bench = Bench(values.out, values.gpus, values.device == "cuda", values.out / "corpus", values.seconds)
+    bench = Bench(
+        values.out, values.gpus, values.device == "cuda", values.out / "corpus", values.seconds, values.global_batch
+    )
     table = [] if bench.cuda else ["gloo on CPUs: nothing below says anything of NCCL, NVLink or a GPU"]
     failed = False
     for name in values.only.split(","):
