@@ -3,7 +3,7 @@
     python scripts/gpu_offload.py --out DIR --run gpt-1.3b:8:cpu,nvme [--steps 2:4]
     python scripts/gpu_offload.py --out DIR --run tiny:2:cpu,nvme          # tries itself, where there is no GPU
 
-A run is MODEL:ACCUMULATION:KIND,KIND with a model of scripts/gpu_single.py. The file of `nvme` lies in DIR, with 12 bytes
+A run is MODEL:ACCUMULATION:KIND,KIND with a model of scripts/gpu_single.py. The file of `nvme` lies in DIR, 12 bytes
 for each parameter.
 """
 
