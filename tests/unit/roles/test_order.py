@@ -1,0 +1,31 @@
+"""What waits for a drained node comes before Slurm knows the node, so that a first run leaves nothing pending."""
+
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def roles_of_nodes():
+    """Return the roles that provision.yml runs whole on the nodes, in their order."""
+    plays = yaml.safe_load((ROOT / "playbooks/provision.yml").read_text())
+    return [
+        role["role"].rpartition(".")[2]
+        for play in plays
+        if "gpu_nodes" in play["hosts"]
+        for role in play.get("roles", [])
+    ]
+
+
+def asks(role):
+    """Return whether a role asks Slurm for work on the node, and leaves an idle one that is not drained as it is."""
+    tasks = (ROOT / "roles" / role).glob("tasks/*.yml")
+    return any("name: rackweave.cluster.node_context" in path.read_text() for path in tasks)
+
+
+def test_what_leaves_idle_nodes_as_they_are_runs_before_slurm_starts():
+    order = roles_of_nodes()
+    asking = [role for role in order if asks(role)]
+    assert {"node_base", "gpu_driver", "shared_storage", "monitoring"} <= set(asking)
+    assert [role for role in asking if order.index(role) > order.index("slurm")] == []
