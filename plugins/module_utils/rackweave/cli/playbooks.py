@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import DocumentError
 from ..watch.live_bar import bar
 from ..watch.operation import Played
+from .keeper import bound_command
 from .stopping import Stopping
 
 # Actions whose results an operation reads.
@@ -104,7 +105,7 @@ def player(
                 inventory=str(inventory),
                 extravars={**common, **variables},
                 limit=limit or None,
-                envvars=play_environment(checkout),
+                envvars=bound_environment(checkout, Path(private)),
                 event_handler=gathered.take,
                 cancel_callback=stopping.asked,
                 quiet=True,
@@ -124,6 +125,22 @@ def play_environment(checkout: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([here, os.environ.get("PATH", "/usr/bin:/bin")]),
         "ANSIBLE_NOCOLOR": "1",
     }
+
+
+def bound_environment(checkout: Path, private: Path) -> dict[str, str]:
+    """As `play_environment`, with an ``ansible-playbook`` that ends when this process does, even if it is killed.
+
+    A program in the private directory stands for it. Where that must not hold programs (a file system that is mounted
+    noexec), ansible-runner passes it over, and the playbook is the bare one.
+    """
+    found = play_environment(checkout)
+    command = shutil.which("ansible-playbook", path=found["PATH"])
+    if command is not None:
+        programs = private / "bound"
+        programs.mkdir()
+        bound_command(programs, str(Path(command).absolute()))
+        found["PATH"] = os.pathsep.join([str(programs), found["PATH"]])
+    return found
 
 
 def setting(runner: ModuleType, checkout: Path, inventory: Path, name: str) -> str:
