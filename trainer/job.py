@@ -96,6 +96,7 @@ def run_job(job: JobConfig, environment: LaunchEnvironment, reporting: Reporting
     if chosen is not None:
         _enter(reporting, "checkpoint_load")
         first_step = checkpoints.load(chosen)
+        del chosen  # what was read of it grows with the number of ranks
     parts = LoopParts(
         job=job,
         mesh=mesh,

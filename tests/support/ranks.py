@@ -212,6 +212,34 @@ def _load_newest(job: JobConfig, mesh: Mesh, stages: list[Stage]) -> None:
     keeper.load(newest)
 
 
+def examine_checkpoints(attempt: str, checkpoints: list[str]) -> None:
+    """Examine checkpoints as a resuming job does, and write for each what was found and which files this rank opened.
+
+    An unpickled metadata file, and what DCP opens later to load tensors, are not part of it.
+    """
+    import sys
+
+    from trainer.checkpoint.directory import Published
+    from trainer.checkpoint.publish import Writers
+    from trainer.checkpoint.resume import examine
+    from trainer.errors import StopError
+
+    opened: list[str] = []
+    sys.addaudithook(lambda event, facts: opened.append(str(facts[0])) if event == "open" else None)
+    dist.init_process_group("gloo")
+    writers = Writers(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
+    for name in checkpoints:
+        opened.clear()
+        try:
+            outline = examine(Published(1, Path(name)), writers)
+            found = f"whole, {len(outline.manifests)} manifests, {len(outline.metadata)} bytes of metadata"
+        except StopError as error:
+            found = str(error)
+        facts = {"found": found, "opened": [path for path in opened if path.startswith(name)]}
+        (Path(attempt) / f"{Path(name).parent.name}-{writers.rank}.json").write_text(json.dumps(facts))
+    dist.destroy_process_group()
+
+
 def train_and_hash_frozen(attempt: str, out: str) -> None:
     """Run the trainer, and write whether frozen and trained parameters changed on this rank."""
     import trainer.job

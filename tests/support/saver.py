@@ -17,6 +17,8 @@ import torch
 from trainer.checkpoint.directory import CheckpointDirectory
 from trainer.checkpoint.publish import Publisher, Snapshot, Writers
 from trainer.checkpoint.rectangles import Rectangle, Shards
+from trainer.checkpoint.storage import hash_file
+from trainer.checkpoint.verify import seal
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (64, 48)
@@ -53,6 +55,21 @@ def save_steps(
                 _append(record, step)
     finally:
         directory.release()
+
+
+def save_as_if_by(ranks: int, where: Path) -> Path:
+    """Save one step, and change the checkpoint to one that many ranks wrote: each with a file and a manifest."""
+    save_steps(where, range(1, 2), lambda name: None)
+    path = where / "step_1"
+    manifest = json.loads((path / "manifest/0.json").read_text())
+    for rank in range(ranks):
+        shard = path / f"__{rank}_1.distcp"
+        shard.write_bytes(bytes([rank % 256]) * 1000)
+        files = {shard.name: hash_file(shard), **(manifest["files"] if rank == 0 else {})}
+        content = {**manifest, "rank": rank, "world_size": ranks, "files": files}
+        (path / f"manifest/{rank}.json").write_text(json.dumps(content))
+    seal(path)
+    return path
 
 
 def _append(record: Path, step: int) -> None:

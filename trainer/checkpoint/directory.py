@@ -177,8 +177,16 @@ def read_small_json(path: Path) -> dict[str, Any]:
         StopError: if it is absent or damaged.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        return parse_small_json(path, path.read_bytes())
+    except OSError as error:
+        raise StopError(f"{path} cannot be read: {error}") from error
+
+
+def parse_small_json(path: Path, data: bytes) -> dict[str, Any]:
+    """Return the JSON object in what was read from a path; StopError as above."""
+    try:
+        content = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise StopError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise StopError(f"{path} holds no JSON object")

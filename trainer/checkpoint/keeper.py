@@ -25,13 +25,14 @@ from ..model.init import is_tied_copy
 from ..model.layers import NORM_EPSILON
 from ..telemetry import EventLog, PhaseMarker
 from . import random_state
-from .directory import MANIFESTS, STATE_FILE, CheckpointDirectory, Published, read_small_json
+from .directory import MANIFESTS, CheckpointDirectory, Published, read_small_json
 from .process import ProcessPublisher, Saver
 from .publish import Publisher, Snapshot, Writers
 from .rectangles import RectangleLoadPlanner, RowBlock, Shards, cut
+from .resume import examine, find_published
 from .staging import StagingArea
 from .storage import RestrictedReader
-from .verify import Share, check_published
+from .verify import Outline
 
 STATE_SCHEMA = "rackweave.checkpoint/1"
 FAILURES_BEFORE_STOP = 2
@@ -76,27 +77,23 @@ class CheckpointKeeper:
             for name in self._directory.remove_leftovers():
                 LOG.info("removed %s, left behind by an interrupted save", name)
 
-    def choose(self) -> Published | None:
+    def choose(self) -> Outline | None:
         """Return the newest checkpoint that is whole, or None for a fresh start.
-
-        Rank 0 names the candidates; each rank reads its share of the bytes, and all learn what any of them found.
 
         Raises:
             StopError: if checkpoints exist but none is whole, or the newest belongs to another model.
         """
-        names = self._mesh.gather([str(c.path) for c in self._directory.published()] if self._mesh.rank == 0 else None)[
-            0
-        ]
         refused: list[str] = []
-        for name in names:
-            candidate = Published(int(Path(name).name.rpartition("_")[2]), Path(name))
-            # Reading may take long, so the patient group is used.
-            problem = next((said for said in self._writers.gather(self._problem(candidate)) if said), None)
-            if problem is None:
-                self._check_model(candidate)
-                self._report_choice(candidate, refused)
-                return candidate
-            refused.append(problem)
+        # Reading may take long, so the patient group is used.
+        for candidate in find_published(self._directory, self._writers):
+            try:
+                outline = examine(candidate, self._writers)
+            except StopError as error:
+                refused.append(str(error))
+                continue
+            self._check_model(outline)
+            self._report_choice(candidate, refused)
+            return outline
         if refused:
             raise StopError(f"no checkpoint in {self._directory.path} is whole; the newest: {refused[0]}")
         return None
@@ -108,24 +105,25 @@ class CheckpointKeeper:
             # Pinning gigabytes takes seconds: better before the first step than at the first save.
             self._stage(list(engine.fragments()))
 
-    def load(self, chosen: Published) -> int:
+    def load(self, chosen: Outline) -> int:
         """Load a checkpoint into the engine; return the steps done when it was saved."""
-        engine, state = self._attached(), read_small_json(chosen.path / STATE_FILE)
+        engine, state, path = self._attached(), chosen.state, chosen.checkpoint.path
         shards: dict[str, Shards] = {}
         for fragment in engine.fragments():
             self._add(shards, fragment, fragment.states, copies=True)
         load(
             dict(shards),
-            storage_reader=RestrictedReader(chosen.path),
+            storage_reader=RestrictedReader(path, chosen.metadata),
             planner=RectangleLoadPlanner(),
             process_group=self._mesh.control,
         )
         engine.refresh(state["counters"])
-        self._restore_random_state(chosen, state)
-        self._publisher.started_from |= {chosen.step}
-        self._saved_step = chosen.step
-        self.sample_offset = int(state["samples"]) - chosen.step * self._mesh.sizes.global_batch_size
-        return chosen.step
+        self._restore_random_state(path, state)
+        step = chosen.checkpoint.step
+        self._publisher.started_from |= {step}
+        self._saved_step = step
+        self.sample_offset = int(state["samples"]) - step * self._mesh.sizes.global_batch_size
+        return step
 
     def before_step(self) -> None:
         """Keep the optimizer from changing state that is still being copied."""
@@ -274,24 +272,15 @@ class CheckpointKeeper:
             target = shards.setdefault(key, Shards(info.global_shape))
             target.rectangles.extend(cut(flat, fragment.start, info.parameter_shape, blocks, info.column_start))
 
-    def _problem(self, candidate: Published) -> str | None:
-        """Return what is wrong with a checkpoint, as far as this rank's share tells."""
-        try:
-            check_published(candidate.path, Share(self._mesh.rank, self._mesh.world_size))
-        except (StopError, OSError) as error:
-            return str(error)
-        return None
-
-    def _check_model(self, candidate: Published) -> None:
-        state = read_small_json(candidate.path / STATE_FILE)
-        stored = {**state.get("model", {}), "lora": state.get("lora")}
+    def _check_model(self, outline: Outline) -> None:
+        stored = {**outline.state.get("model", {}), "lora": outline.state.get("lora")}
         lora = self._job.train.lora
         adapters = None if lora is None else {**dataclasses.asdict(lora), "targets": list(lora.targets)}
         wanted = {**dataclasses.asdict(self._job.plan.model), "lora": adapters}
         for name, value in wanted.items():
             if name not in ("name", "parameters") and stored.get(name) != value:
                 raise StopError(
-                    f"{candidate.path} is a checkpoint of another model: {name}={stored.get(name)!r} there, "
+                    f"{outline.checkpoint.path} is a checkpoint of another model: {name}={stored.get(name)!r} there, "
                     f"{value!r} in the plan"
                 )
 
@@ -302,10 +291,10 @@ class CheckpointKeeper:
             "checkpoint", step=candidate.step, path=str(candidate.path), seconds=None, state="chosen", refused=refused
         )
 
-    def _restore_random_state(self, chosen: Published, state: Mapping[str, Any]) -> None:
+    def _restore_random_state(self, path: Path, state: Mapping[str, Any]) -> None:
         """Take this rank's generators at the same layout; at another one the streams start anew from the seed."""
         if state.get("sizes") == dataclasses.asdict(self._mesh.sizes):
-            manifest = read_small_json(chosen.path / MANIFESTS / f"{self._mesh.rank}.json")
+            manifest = read_small_json(path / MANIFESTS / f"{self._mesh.rank}.json")
             random_state.restore(manifest["random_state"], self._mesh.device)
 
     def _norm_epsilon(self) -> float:

@@ -23,7 +23,7 @@ from ..errors import RetryError, StopError
 from .directory import MANIFESTS, REPLACED, STATE_FILE, VALIDATED_FILE, CheckpointDirectory, Published
 from .rectangles import RectangleSavePlanner, Shards
 from .storage import HashingWriter, sync_directory, write_durably
-from .verify import check_files, load_sample, seal
+from .verify import check_own, check_sizes, load_sample, seal
 
 MANIFEST_SCHEMA = "rackweave.checkpoint-manifest/1"
 Observer = Callable[[str], None]
@@ -60,6 +60,14 @@ class Writers:
         facts: list[Any] = [None] * self.world_size
         dist.all_gather_object(facts, fact, group=self.group)
         return facts
+
+    def from_coordinator(self, fact: object) -> Any:
+        """Return the coordinator's fact to every rank."""
+        if self.group is None:
+            return fact
+        facts = [fact]
+        dist.broadcast_object_list(facts, src=0, group=self.group)
+        return facts[0]
 
     def together(self, action: Callable[[], None]) -> None:
         """Run an action on every rank; if it fails on one, fail on all with that rank's sentence."""
@@ -136,7 +144,7 @@ class Publisher:
 
         def check_manifests() -> None:
             self._observe("check")
-            check_files(temporary, ranks=writers.world_size, hashes=False)
+            check_sizes(temporary, writers.world_size)
             self._observe("metadata")
 
         writers.together(prepare)
@@ -172,7 +180,7 @@ class Publisher:
 
         def read_back() -> None:
             self._observe("validate")
-            check_files(published.path, ranks=writers.world_size, hashes=True, only_rank=writers.rank)
+            check_own(published.path, writers.rank)
 
         def conclude() -> None:
             if not writers.coordinator:

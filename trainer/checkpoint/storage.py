@@ -150,13 +150,20 @@ class HashingWriter(FileSystemWriter):
 
 
 class RestrictedReader(FileSystemReader):
-    """DCP's reader; `.metadata` is a pickle, so only DCP's own classes are built from it."""
+    """DCP's reader; `.metadata` is a pickle, so only DCP's own classes are built from it.
+
+    With `metadata`, the content of that file as another rank read it, the file itself is not opened.
+    """
+
+    def __init__(self, path: Path, metadata: bytes | None = None) -> None:
+        super().__init__(path)
+        self._metadata = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         path = Path(self.path) / ".metadata"
         try:
-            with path.open("rb") as file:
-                metadata = _MetadataUnpickler(file).load()
+            content = path.read_bytes() if self._metadata is None else self._metadata
+            metadata = _MetadataUnpickler(io.BytesIO(content)).load()
         except StopError:
             raise
         except Exception as error:
@@ -198,6 +205,11 @@ def hash_file(path: Path) -> dict[str, Any]:
     return {"bytes": length, "sha256": digest.hexdigest()}
 
 
+def facts_of(content: bytes) -> dict[str, Any]:
+    """Return size and sha256 of what was read from a small file."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 def sync_directory(path: Path) -> None:
     """Make renames and new names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -217,4 +229,4 @@ def write_durably(path: Path, content: str) -> dict[str, Any]:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return facts_of(data)

@@ -13,11 +13,12 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from ..errors import StopError
-from .directory import MANIFESTS, SEAL_FILE, STATE_FILE, read_small_json
+from .directory import MANIFESTS, SEAL_FILE, STATE_FILE, Published, parse_small_json, read_small_json
 from .rectangles import Rectangle, RectangleLoadPlanner, Shards
-from .storage import RestrictedReader, hash_file, write_durably
+from .storage import RestrictedReader, facts_of, hash_file, write_durably
 
 SEAL_SCHEMA = "rackweave.seal/1"
+METADATA = ".metadata"
 
 
 def manifests(path: Path, ranks: int | None = None) -> list[dict[str, Any]]:
@@ -46,22 +47,17 @@ class Share:
         return by_size[self.index :: self.count]
 
 
-def check_files(path: Path, ranks: int | None, hashes: bool, only_rank: int | None = None) -> None:
-    """Compare files with their manifests.
-
-    Args:
-        ranks: number of writers, or None to take it from the first manifest.
-        hashes: read every byte and compare hashes, not sizes alone.
-        only_rank: look at this writer's files only.
-
-    Raises:
-        StopError: naming the first file that is missing, has another size or another hash.
-    """
+def check_sizes(path: Path, ranks: int) -> None:
+    """Raise StopError unless all manifests are there, and all files that they name, with their sizes."""
     for manifest in manifests(path, ranks):
-        if only_rank is not None and manifest.get("rank") != only_rank:
-            continue
         for name, facts in _files(manifest, path).items():
-            _check_file(path / name, facts, hashes)
+            _check_file(path / name, facts, hashes=False)
+
+
+def check_own(path: Path, rank: int) -> None:
+    """Raise StopError unless the files of one writer hold the bytes that its manifest says."""
+    for name, facts in _files(read_small_json(path / MANIFESTS / f"{rank}.json"), path).items():
+        _check_file(path / name, facts, hashes=True)
 
 
 def _files(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -73,37 +69,95 @@ def _files(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def seal(path: Path) -> None:
     """Write down size and hash of `.metadata` and of every manifest: nothing else vouches for them."""
-    names = [".metadata", *(f"{MANIFESTS}/{found.name}" for found in sorted((path / MANIFESTS).glob("*.json")))]
+    names = [METADATA, *(f"{MANIFESTS}/{found.name}" for found in sorted((path / MANIFESTS).glob("*.json")))]
     content = {"schema": SEAL_SCHEMA, "files": {name: hash_file(path / name) for name in names}}
     write_durably(path / SEAL_FILE, json.dumps(content) + "\n")
 
 
-def _check_seal(path: Path, share: Share) -> None:
-    """Compare with the seal; a checkpoint of an earlier version of this program has none."""
-    if not (path / SEAL_FILE).exists():
-        return
-    files = read_small_json(path / SEAL_FILE).get("files")
-    if not isinstance(files, dict) or not {".metadata", f"{MANIFESTS}/0.json"} <= set(files):
-        raise StopError(f"{path / SEAL_FILE} is damaged: it does not name .metadata and the manifests")
-    own = {".metadata", *sorted(files)[share.index :: share.count]}
-    for name, facts in files.items():
-        _check_file(path / name, facts, name in own)
+@dataclass(frozen=True)
+class Outline:
+    """What one reader finds out about a published checkpoint for all others.
 
-
-def check_published(path: Path, share: Share = Share()) -> None:
-    """Raise StopError unless a published checkpoint is whole, as far as a share of its bytes tells.
-
-    Small files are read by everyone; sizes are compared for all files, hashes for those of the share.
+    Attributes:
+        metadata: content of `.metadata`, as its seal says.
+        state: content of `state.json`.
+        manifests: size and hash of each writer's manifest; None where the checkpoint has no seal, as those of an
+            earlier version of this program.
     """
-    if not (path / ".metadata").is_file():
-        raise StopError(f"{path} has no .metadata: its coordinator did not finish")
-    _check_seal(path, share)
-    read_small_json(path / STATE_FILE)
-    files = {name: facts for manifest in manifests(path) for name, facts in _files(manifest, path).items()}
-    own = set(share.of(files))
-    for name, facts in files.items():
-        _check_file(path / name, facts, name in own)
-    RestrictedReader(path).read_metadata()
+
+    checkpoint: Published
+    metadata: bytes
+    state: Mapping[str, Any]
+    manifests: tuple[Any, ...]
+
+
+def read_outline(checkpoint: Published) -> Outline:
+    """Read what does not grow with the number of writers, but for `.metadata` and the seal.
+
+    Raises:
+        StopError: naming what is missing, damaged, or not to be unpickled.
+    """
+    path = checkpoint.path
+    if not (path / METADATA).is_file():
+        raise StopError(f"{path} has no {METADATA}: its coordinator did not finish")
+    content = (path / METADATA).read_bytes()
+    sealed = _read_seal(path)
+    if sealed is None:
+        count = read_small_json(path / MANIFESTS / "0.json").get("world_size")
+        if not isinstance(count, int) or count < 1:
+            raise StopError(f"{path} has a manifest without world_size")
+        sealed_manifests: tuple[Any, ...] = (None,) * count
+    else:
+        _check_content(path / METADATA, content, sealed[METADATA])
+        sealed_manifests = tuple(sealed[f"{MANIFESTS}/{rank}.json"] for rank in range(len(sealed) - 1))
+    state = read_small_json(path / STATE_FILE)
+    RestrictedReader(path, content).read_metadata()
+    return Outline(checkpoint, content, state, sealed_manifests)
+
+
+def _read_seal(path: Path) -> dict[str, Any] | None:
+    if not (path / SEAL_FILE).exists():
+        return None
+    files = read_small_json(path / SEAL_FILE).get("files")
+    if not isinstance(files, dict):
+        files = {}
+    count = len(files) - 1
+    if count < 1 or set(files) != {METADATA, *(f"{MANIFESTS}/{rank}.json" for rank in range(count))}:
+        raise StopError(f"{path / SEAL_FILE} is damaged: it does not name {METADATA} and the manifests")
+    return files
+
+
+def read_manifests(outline: Outline, share: Share) -> dict[str, dict[str, Any]]:
+    """Return name, size and hash of the files that a share of the manifests name; StopError if one is damaged."""
+    count = len(outline.manifests)
+    files: dict[str, dict[str, Any]] = {}
+    for rank in range(share.index, count, share.count):
+        path = outline.checkpoint.path / MANIFESTS / f"{rank}.json"
+        if not path.is_file():
+            raise StopError(f"{path} is missing")
+        content = path.read_bytes()
+        if outline.manifests[rank] is not None:
+            _check_content(path, content, outline.manifests[rank])
+        manifest = parse_small_json(path, content)
+        if (manifest.get("rank"), manifest.get("world_size")) != (rank, count):
+            raise StopError(
+                f"{path} is the manifest of rank {manifest.get('rank')} of {manifest.get('world_size')}, "
+                f"but the checkpoint has {count} of them"
+            )
+        files.update(_files(manifest, outline.checkpoint.path))
+    return files
+
+
+def check_share(outline: Outline, files: Mapping[str, Mapping[str, Any]], share: Share) -> None:
+    """Read a share of all files; StopError names the first that is missing, or has another size or other bytes."""
+    for name in share.of(files):
+        _check_file(outline.checkpoint.path / name, files[name], hashes=True)
+
+
+def check_published(path: Path) -> None:
+    """Raise StopError unless a published checkpoint is whole: every byte of it is read."""
+    outline, whole = read_outline(Published(0, path)), Share()
+    check_share(outline, read_manifests(outline, whole), whole)
 
 
 def load_sample(path: Path) -> None:
@@ -153,9 +207,22 @@ class _PartialPlanner(RectangleLoadPlanner):
 def _check_file(path: Path, facts: Any, hashes: bool) -> None:
     if not path.is_file():
         raise StopError(f"{path} is missing")
-    size = path.stat().st_size
-    if not isinstance(facts, dict) or size != facts.get("bytes"):
-        due = facts.get("bytes") if isinstance(facts, dict) else facts
+    _check_size(path, path.stat().st_size, facts)
+    if hashes:
+        _check_hash(path, hash_file(path), facts)
+
+
+def _check_content(path: Path, content: bytes, facts: Any) -> None:
+    _check_size(path, len(content), facts)
+    _check_hash(path, facts_of(content), facts)
+
+
+def _check_size(path: Path, size: int, facts: Any) -> None:
+    due = facts.get("bytes") if isinstance(facts, dict) else facts
+    if size != due:
         raise StopError(f"{path} has {size} bytes, its manifest says {due}")
-    if hashes and hash_file(path) != facts:
+
+
+def _check_hash(path: Path, found: Mapping[str, Any], facts: Any) -> None:
+    if found != facts:
         raise StopError(f"{path} has other bytes than were written (sha256 differs)")
