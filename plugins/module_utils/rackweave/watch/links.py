@@ -25,6 +25,8 @@ _UP = re.compile(
 _GID = re.compile(r"GID table change")
 _FIND = re.compile(_DEVICE)
 _BOOT = re.compile(r"renamed from |E-Switch: Total vports|firmware version:|probe with|Linux version ")
+# A boot ends: what its ports did until then, up at last, is how links are trained.
+_BOOTED = re.compile(r"Reached target .{0,20}Network is Online|Startup finished in|Linux version \d")
 _SPEED = re.compile(
     r"(?:Link (?:is )?[Uu]p\b|NIC Link is Up|speed)[^0-9]{0,20}(?P<n>\d+) ?(?P<unit>G|M)b", re.IGNORECASE
 )
@@ -41,6 +43,9 @@ LITERALS = (
     "port active",
     "GID table change",
     "renamed from",
+    "Network is Online",
+    "Startup finished in",
+    "Linux version",
     "state changed",
     "port ",
 )
@@ -73,6 +78,9 @@ class Links:
     def feed(self, line: Line) -> bool:
         """Take one line that may speak of a port; True if it does."""
         text = line.text
+        if _BOOTED.search(text):
+            self._booted(line.host or "")
+            return True
         if _NOT_PORT.search(text) or not _SPEAKER.search(text):
             return False
         device = _FIND.search(text)
@@ -97,6 +105,11 @@ class Links:
             port.ups_after_down += port.downs > 0
             self._remember(port, "up", line)
         return True
+
+    def _booted(self, host: str) -> None:
+        for (name, device), port in list(self.ports.items()):
+            if name == host and port.states and port.states[-1][0] == "up":
+                del self.ports[(name, device)]
 
     @staticmethod
     def _remember(port: Port, state: str, line: Line) -> None:

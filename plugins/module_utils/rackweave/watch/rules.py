@@ -66,6 +66,22 @@ def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
         yield _make("hang.desync", hits[0], 41, ranks=odd)
 
 
+def _behind(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Ranks that only hear of a time-out and have enqueued less than those who wait: the collective is theirs."""
+    waiting = {hit.line.rank for hit in store.of("fact:watchdog")} - {None}
+    if not waiting:
+        return
+    groups: dict[str, dict[int, tuple[int, Hit]]] = defaultdict(dict)
+    for hit in store.of("fact:pg_status"):
+        if hit.line.rank is not None:
+            groups[hit.groups["pg"]][hit.line.rank] = (int(hit.groups["enqueued"]), hit)
+    for told in groups.values():
+        reached = [number for rank, (number, _) in told.items() if rank in waiting]
+        late = {rank for rank, (number, _) in told.items() if reached and rank not in waiting and number < min(reached)}
+        if late and len(late) * 2 <= len(told):
+            yield _make("hang.collective_timeout", told[min(late)][1], 43, ranks=late)
+
+
 def _nan_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
     for hit in store.of("fact:nan_rank"):
         finding = to_finding(hit)
@@ -214,6 +230,13 @@ def _rates(store: Store, life: Lifecycle) -> Iterator[Finding]:
             yield _make("net.link_degraded", hit, 80, hosts={hit.line.host} if hit.line.host else None)
 
 
+def _clocks(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """A GPU that runs at less than three quarters of the clock that the same line expects."""
+    for hit in store.of("fact:clock"):
+        if float(hit.groups["is"]) < 0.75 * float(hit.groups["was"]):
+            yield to_finding_as(hit, "perf.straggler", 84)
+
+
 def _step_time(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """Words that tell both step times; a third more is a slow-down."""
     for hit in store.of("fact:step_time"):
@@ -269,6 +292,7 @@ def to_finding_as(hit: Hit, diagnosis: str, depth: int) -> Finding:
 
 _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _watchdog,
+    _behind,
     _nan_rank,
     _node_rank,
     _mounts,
@@ -281,6 +305,7 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _grace,
     _fresh_start,
     _step_time,
+    _clocks,
     _rates,
     _overlap,
     _gloo_remote,

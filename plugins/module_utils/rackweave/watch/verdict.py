@@ -222,7 +222,8 @@ def _drop_after_the_end(findings: list[Finding], scan: Scan) -> list[Finding]:
         teardown = finding.diagnosis.startswith(
             ("launch.child", "launch.sigkill", "net.peer", "net.flush", "app.", "launch.rdzv")
         )
-        if after_end or (by_slurm and finding.depth >= 33) or (by_hand and teardown and finding.depth >= 45):
+        echo = finding.role == "cascade" and finding.source in ends and finding.position < ends[finding.source]
+        if after_end or echo or (by_slurm and finding.depth >= 33) or (by_hand and teardown and finding.depth >= 45):
             continue
         kept.append(finding)
     return kept

@@ -9,6 +9,7 @@ from .config import TABLE as CONFIG
 from .container import TABLE as CONTAINER
 from .gpu import TABLE as GPU
 from .hang import TABLE as HANG
+from .health import TABLE as HEALTH
 from .launch import TABLE as LAUNCH
 from .mem import TABLE as MEM
 from .nccl import TABLE as NCCL
@@ -34,5 +35,6 @@ SIGNATURES: tuple[Signature, ...] = (
     *SLURM,
     *CONTAINER,
     *CONFIG,
+    *HEALTH,
     *APP,
 )

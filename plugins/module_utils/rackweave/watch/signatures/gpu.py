@@ -118,6 +118,17 @@ TABLE = (
         depth=14,
         unless=r"(?i)non-?fatal",
     ),
+    # NCCL itself points at fabric manager here. Error 2 is another thing: the switches have no multicast group left.
+    S(
+        "gpu.nvswitch_fatal/multicast",
+        "gpu.nvswitch_fatal",
+        r"ailed to bind NVLink SHARP \(NVLS\) Multicast memory(?!.{0,120}CUDA error 2\b)|"
+        r"nvls\.cc.{0,60}(?i:CUDA failure) 401\b",
+        "[rank5]: Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation "
+        "cannot be performed in the present state'.",
+        blame="both",
+        depth=14,
+    ),
     S(
         "gpu.app_fault/xid",
         "gpu.app_fault",

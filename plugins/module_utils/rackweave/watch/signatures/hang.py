@@ -17,6 +17,14 @@ TABLE = (
         blame="rank",
     ),
     S(
+        "fact:pg_status",
+        "fact:pg_status",
+        r"\[PG (?:ID )?(?P<pg>\d+)[^\]]*\].*\b[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>\d+), last completed",
+        "[rank4]:[E318 07:39:53.79 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 4] Received a dump "
+        "signal due to a collective timeout from rank 2. Last enqueued NCCL work: 611, last completed NCCL work: 611.",
+        blame="rank",
+    ),
+    S(
         "hang.collective_timeout/watchdog",
         "hang.collective_timeout",
         r"collective operation timeout|(?:due to|detected) a collective timeout|Timeout at (?:NCCL work|collective)|"

@@ -15,7 +15,7 @@ def _peer(number: int = 1) -> str:
 
 
 # Completion status as NCCL prints it: "error 12," up to 2.18, "status=12" to 2.26, "status=IBV_WC_..(12)" later.
-_STATUS = r"(?:with (?:error |status=)(?:[A-Z_]+\()?"
+_STATUS = r"(?:(?:with )?(?:error |status=)(?:[A-Z_]+\()?"
 
 # gloo prints ``[address]:port``; the number of the named group follows.
 _GLOO_PEER = r"\[?(?P<peer"
@@ -300,7 +300,7 @@ TABLE = (
         "fact:rates",
         r"(?i)(?:\bport\b|\blink\b|\bHCA\b|\bNIC\b|mlx\d_\d+|\bethtool\b|\ben[psox]\d\w+|\beth\d+|"
         r"\bib[ps]?\d+).{0,80}?\b"
-        r"(?P<is>\d+(?:\.\d+)?) ?(?P<unit>[GM](?:b\w*(?:/s\w*)?|T/s)?|x)\b[^\d]{0,24}"
+        r"(?P<is>\d+(?:\.\d+)?) ?(?P<unit>[GM](?:b\w*(?:/s\w*)?|T/s)?|x)\b(?: ?\([^()]{0,24}\))?[^\d]{0,24}"
         r"\b(?:was|expect\w*|should be|instead of|rather than|want\w*|nominal|down from|formerly|configured|"
         r"capable of)\b"
         r"[^\d]{0,12}(?P<was>\d+(?:\.\d+)?) ?(?P<unit2>[GM](?:b\w*(?:/s\w*)?|T/s)?|x)\b",

@@ -16,7 +16,9 @@ TABLE = (
         "slurm.node_fail",
         r"(?:srun|salloc|sbatch): error: Node failure on (?P<hosts>\S+)|due to failure of node (?P<hosts2>[\w.\[\],-"
         r"]+)|[Nn]odes? (?P<hosts3>[\w.\[\],-]+) not responding, setting DOWN|"
-        r"node (?P<hosts4>[\w.\[\],-]+) (?:is )?(?:now )?(?:set(?:ting)? (?:to )?)?DOWN\b(?!\*)",
+        r"node (?P<hosts4>[\w.\[\],-]+) (?:is )?(?:now )?(?:set(?:ting)? (?:to )?)?DOWN\b(?!\*)|"
+        r"JobId=\d+ on failed node (?P<hosts5>[\w.-]+)|[Nn]ode (?P<hosts6>[\w.-]+) (?:has )?"
+        r"(?:unexpectedly rebooted|rebooted unexpectedly|crashed|died)\b",
         "srun: error: Node failure on host5",
         depth=28,
     ),
