@@ -20,7 +20,7 @@ HEAD = """\
 # Faults injected into the lab, and what came of them
 
 Measured on the lab: real Slurm, the real trainer, 8 ranks on two nodes that are containers of one machine with 2 cores,
-which had other work beside it (load 5 to 20); tensor, pipeline and data parallelism of 2 each, over gloo. Each
+which had other work beside it; tensor, pipeline and data parallelism of 2 each, over gloo. Each
 micro-batch waits 0.25 s, so that the machine can also watch. `make test-faults` runs every fault three times
 (`RACKWEAVE_FAULT_REPEATS`) and writes this page and `faults.json`. Part of `make test`: on the lab a killed rank, a
 stopped rank, a killed watch, a restart of slurmctld, a slow rank, an exception, a node without power; without Slurm,
@@ -74,9 +74,15 @@ def page(results: list[dict[str, Any]]) -> str:
 
 
 def before(results: list[dict[str, Any]]) -> str:
-    """Return a sentence on runs that are marked as made with an earlier state of the watch, or nothing."""
-    kinds = dict.fromkeys(run["fault"] for run in results if run.get("earlier"))
-    return f"\nOf an earlier state of watch and program, one run each: {', '.join(kinds)}.\n" if kinds else ""
+    """Return sentences on how busy the machine was, and on runs that are marked as made with an earlier state."""
+    loads = [run["load"] for run in results if "load" in run]
+    text = f"\nLoad of the machine after each run: {spread(loads)} (median, most).\n" if loads else ""
+    kinds: dict[str, int] = {}
+    for run in results:
+        if run.get("earlier"):
+            kinds[run["fault"]] = kinds.get(run["fault"], 0) + 1
+    rows = ", ".join(f"{fault} ({count})" for fault, count in kinds.items())
+    return text + (f"\nRuns among these of an earlier state of watch and program: {rows}.\n" if rows else "")
 
 
 def main() -> None:

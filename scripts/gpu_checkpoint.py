@@ -33,11 +33,16 @@ SMALL = {"hidden_size": 1024, "ffn_hidden_size": 4096, "num_attention_heads": 8,
 COMMON = {"head_dim": 128, "vocab_size": 50304, "sequence_length": 1024}
 
 
+def search_path() -> str:
+    """Return PYTHONPATH with this tree before what the caller has there."""
+    return os.pathsep.join([str(ROOT), str(ROOT / "plugins/module_utils"), os.environ.get("PYTHONPATH", "")])
+
+
 def run(attempt: Path) -> int:
     """Run one rank; return its exit code."""
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}",
+        "PYTHONPATH": search_path(),
         "RANK": "0",
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
@@ -182,7 +187,7 @@ def main() -> int:
     work.mkdir(parents=True)
     text = write_text(work / "text.txt", words=400_000)
     command = [sys.executable, "-m", "trainer.data", "--input", str(text), "--output", str(work)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}"}
+    environment = {**os.environ, "PYTHONPATH": search_path()}
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     shared = kind(values.cpu, values.engine)
     rows = [f"engine {values.engine}"]

@@ -166,10 +166,12 @@ def _lost_rank(bench: Bench, name: str, number: signal.Signals) -> list[str]:
     try:
         job.wait_until(lambda: (attempt / "events.jsonl").exists() and len(losses(attempt)) >= 5, "five steps", 300)
         process = job.pid(victim)
+        _keep_ras(bench, attempt / "ras-healthy.txt")
         os.kill(process, number)
         began = time.monotonic()
-        time.sleep(5)
-        (attempt / "ras.txt").write_text(_ask_ras() if bench.cuda else "no NCCL on CPUs\n", encoding="utf-8")
+        # torchrun ends the others of a killed rank soon, and RAS with them; a stopped one is only seen after a while.
+        time.sleep(0.2 if number is signal.SIGKILL else 5)
+        _keep_ras(bench, attempt / "ras.txt")
         job.wait_until(lambda: bool(list((attempt / "result").glob("*.json"))), "a result", 120)
         ended = time.monotonic() - began
     finally:
@@ -214,6 +216,10 @@ def _recorder(attempt: Path) -> dict[str, str]:
     sizes_of_buffer = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
     files = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": dump, "TORCH_FR_DUMP_TEMP_FILE": dump}
     return {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "NCCL_RAS_ENABLE": "1", **sizes_of_buffer, **files}
+
+
+def _keep_ras(bench: Bench, path: Path) -> None:
+    path.write_text(_ask_ras() if bench.cuda else "no NCCL on CPUs\n", encoding="utf-8")
 
 
 def _ask_ras() -> str:
