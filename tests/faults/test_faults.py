@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from tests.faults.small_disk import SmallDisk
 from tests.support.fault_run import FaultRun, Watch, moment
-from tests.support.lab import STATE, Lab
+from tests.support.lab import ROOT, STATE, Lab
 
 REPEATS = int(os.environ.get("RACKWEAVE_FAULT_REPEATS", "3"))
 FIRST_SEED = int(os.environ.get("RACKWEAVE_FAULT_SEED", "1"))
@@ -178,7 +179,24 @@ def come_back(run: FaultRun) -> dict[str, Any]:
 
 
 def keep(found: dict[str, Any]) -> None:
-    """Add a result to those of this and earlier runs."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    """Add a result to those of this and earlier runs, with the state of the code and how busy the machine was.
+
+    It is written at once and moved into place, so that a run that is cut off loses nothing.
+    """
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    RESULTS.write_text(json.dumps([*known, found], indent=1) + "\n")
+    known.append({**found, "code": state_of_code(), "load": round(os.getloadavg()[0], 1)})
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps(known, indent=1) + "\n")
+    part.replace(RESULTS)
+
+
+def state_of_code() -> str:
+    """Return the last commit of what a run consists of; a plus sign stands for changes since."""
+
+    def git(*words: str) -> str:
+        paths = ["--", "plugins", "roles", "playbooks", "trainer"]
+        return subprocess.run(["git", *words, *paths], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+    commit = git("log", "-1", "--format=%h").strip()
+    return (commit or "unknown") + ("+" if git("diff", "--name-only", "HEAD").strip() else "")
