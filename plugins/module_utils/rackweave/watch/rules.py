@@ -230,6 +230,22 @@ def _rates(store: Store, life: Lifecycle) -> Iterator[Finding]:
             yield _make("net.link_degraded", hit, 80, hosts={hit.line.host} if hit.line.host else None)
 
 
+# Counters of a port of which one increase more says that its link went away; any other counts damaged frames.
+_DOWN_COUNTERS = ("link_down", "carrier_changes", "link_error_recovery")
+
+
+def _counters(store: Store, life: Lifecycle) -> Iterator[Finding]:
+    """Counters of a port that grew, and lanes that are missing."""
+    for hit in store.of("fact:counter"):
+        if int(hit.groups["is"]) > int(hit.groups["was"]):
+            down = hit.groups["name"].lower().startswith(_DOWN_COUNTERS)
+            yield to_finding_as(hit, "net.link_flap" if down else "net.link_degraded", 13 if down else 80)
+    for hit in store.of("fact:lanes"):
+        lanes = hit.groups.get("is") or hit.groups["is2"]
+        if 0 < int(lanes) < int(hit.groups.get("was") or hit.groups["was2"]):
+            yield to_finding_as(hit, "net.link_degraded", 80)
+
+
 def _clocks(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """A GPU that runs at less than three quarters of the clock that the same line expects."""
     for hit in store.of("fact:clock"):
@@ -306,6 +322,7 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _fresh_start,
     _step_time,
     _clocks,
+    _counters,
     _rates,
     _overlap,
     _gloo_remote,

@@ -73,12 +73,16 @@ class Signature:
 
 # Words with which health checks and monitors raise an alarm, and those with which they say that all is well.
 _ALERT = re.compile(
-    r"(?i)\b(?:fail\w*|error|err|crit(?:ical)?|fatal|alert|warn(?:ing)?|unhealthy|emerg\w*|degraded|drain\w*|replace\w*|"
+    r"(?i)\b(?:fail\w*|error|err|crit(?:ical)?|fatal|alert|warn(?:ing)?|unhealthy|emerg\w*|degraded|drain\w*|"
+    r"replace\w*|"
     r"detected)\b"
 )
 FINE = (
-    r"(?i)\b(?:pass(?:ed)?|ok|healthy|none|zero|recovered|restored|cleared|thresholds?:?|watching|monitoring|test_\w+)\b|"
-    r"\bno (?!longer)|[=:] ?0(?![.\dx])|\bnot (?:detected|degraded|seen)"
+    r"(?i)\b(?:pass(?:ed)?|ok|healthy|none|zero|recovered|restored|cleared|thresholds?:?|watching|monitoring|"
+    r"test_\w+)\b|"
+    r"\bno (?!longer)|[=:] ?0(?![.\dx])|\bnot (?:detected|degraded|seen)|[=:] ?(?:false|no)\b|"
+    r"(?<![\w.:])0 (?:\w+ )?(?:pending|fail\w*|errors?|faults?|flaps|down|lost|bad|missing|stalled|dead|inactive|"
+    r"degraded)\b"
 )
 
 
@@ -102,7 +106,8 @@ _ADVICE = re.compile(
     r"pattern\s*[=:]|regex\w*|"
     r"unit test|test case|simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)"
     r"|yesterday|used to|"
-    r"(?:searching|looking|watching|checking) for|to (?:avoid|prevent|detect)|handles?|will (?:catch|retry "
+    r"(?:searching|watching|checking) for|looking for(?! (?:\w+ ){0,2}(?:checkpoint|snapshot))|to (?:avoid|prevent|"
+    r"detect)|handles?|will (?:catch|retry "
     r"on)|retry[_ ]on|error_messages?\s*=|"
     r"(?:if|unless|upon|in case of)(?: an?| the)?(?=\W{0,3}$)|ignor(?:e|es|ed|ing)|"
     r"fixed|resolved|workaround for|protects? against|help\s*[=:]|description\s*[=:]|"

@@ -55,8 +55,7 @@ TABLE = (
     S(
         "gpu.row_remap_failure/xid",
         "gpu.row_remap_failure",
-        _xid("64") + r"|(?i:row remap(?:ping|per)?)[^|]{0,40}(?i:fail(?:ed|ure))(?! ?(?:: )?(?:No\b|"
-        r"0\b))|Remapping Failure Occurred\s*: Yes",
+        _xid("64") + r"|Remapping Failure Occurred\s*: Yes",
         "host2 kernel: NVRM: Xid (PCI:0000:52:00): 64, Row remapping failure",
         blame="host",
         depth=9,

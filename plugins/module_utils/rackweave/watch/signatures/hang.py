@@ -121,7 +121,8 @@ TABLE = (
     S(
         "hang.process_dead/text",
         "hang.process_dead",
-        r"(?i)\bpeer .{1,64} is (?:considered )?dead\b|\b(?:global )?rank (?P<rank>\d+) (?:is |was "
+        r"(?i)\bpeer (?P<host>[\w.:%-]{1,64}?)(?:<\d+>)? is (?:considered )?dead\b|\b(?:global )?rank (?P<rank>\d+) "
+        r"(?:is |was "
         r")?(?:considered |declared )dead\b",
         "host1:5:5 [0] NCCL WARN RAS peer 192.0.2.9 is considered dead",
         depth=38,

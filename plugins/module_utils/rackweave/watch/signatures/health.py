@@ -21,13 +21,14 @@ TABLE = (
         "gpu.row_remap_failure",
         report(
             r"\b(?:spare rows?|row remap\w*|remap\w*(?: resources?)?)\b.{0,40}\b(?:exhausted|used up|ran out|depleted|"
-            r"unavailable)|\bno (?:more )?(?:spare|free) (?:rows|remap\w*)"
+            r"unavailable|fail(?:ed|ure|ures)?)\b|\b(?:row[ _]?)?remap\w*[ _]fail(?:ed|ure)\b|\bno (?:more "
+            r")?(?:spare|free) (?:rows|remap\w*)"
         ),
         "host3 health: CRITICAL GPU 4: row remapping resources exhausted",
         blame="both",
         depth=9,
         whole=True,
-        unless=_WELL,
+        unless=FINE,
     ),
     S(
         "gpu.ecc_uncorrectable/memory",
@@ -103,7 +104,8 @@ TABLE = (
         "net.ib_init_failed/report",
         "net.ib_init_failed",
         report(
-            r"\b(?:no|0|missing)\b.{0,12}\b(?:IB|InfiniBand|RDMA|verbs|RoCE|uverbs)\b.{0,12}\b(?:devices?|HCAs?|NICs?)\b|"
+            r"\b(?:no|0|missing)\b.{0,12}\b(?:IB|InfiniBand|RDMA|verbs|RoCE|uverbs)\b.{0,12}\b(?:devices?|HCAs?|"
+            r"NICs?)\b|"
             r"\b(?:IB|InfiniBand|RDMA|verbs|HCAs?)\b.{0,24}\b(?:devices?|HCAs?|NICs?)?\b.{0,24}"
             r"\b(?:expected|want(?:ed)?)\b.{0,16}\d+.{0,16}\b(?:found|got|see|have)\b|"
             r"/dev/infiniband\b.{0,40}\b(?:missing|absent|not (?:found|present|mounted|visible))"
@@ -144,7 +146,8 @@ TABLE = (
         r"respond\w*|does not (?:answer|respond)|no longer (?:answers|responds|reachable)|lost (?:contact|power)|"
         r"went (?:down|offline|away)|is (?:now )?(?:down|offline|dead)|powered off|power(?:ed)? loss|no heartbeat)\b|"
         r"\b(?:lost contact (?:with|to)|no (?:heartbeat|answer|ping) from) (?:node |host )?"
-        r"(?P<host2>[a-z][\w.-]*\d[\w.-]*)\b",
+        r"(?P<host2>[a-z][\w.-]*\d[\w.-]*)\b|\b(?P<host3>[a-z][\w.-]*\d[\w.-]*): (?:node|host) (?:does not (?:answer|"
+        r"respond)|is (?:unreachable|down|offline|dead)|unreachable|down|lost)\b",
         "cluster-monitor: CRITICAL node host7 is unreachable (ping and ssh) since 03:11:02",
         depth=29,
         whole=True,
@@ -164,6 +167,23 @@ TABLE = (
         depth=66,
         whole=True,
         unless=r"(?i)not (?:hung|stalled|stuck)|stuck for \d+s!|\bif\b|threshold|monitoring|GSP|GPU \d|CPU",
+    ),
+    S(
+        "fact:counter",
+        "fact:counter",
+        r"(?i)\b(?P<name>link_down\w*|carrier_changes|link_error_recovery|symbol_err\w*|port_rcv_err\w*|"
+        r"local_link_integrity_err\w*)\b.{0,40}?\b(?:from )(?P<was>\d+) to (?P<is>\d+)\b",
+        "host3 fabric-watch: WARN link_downed of mlx5_2/1 went from 3 to 9 since the job began",
+        blame="both",
+    ),
+    S(
+        "fact:lanes",
+        "fact:lanes",
+        r"(?i)\b(?:lanes?|width)\b[^\d]{0,12}\b(?P<is>\d+)x? ?(?:of|/|out of|instead of) ?(?P<was>\d+)x?\b|"
+        r"\b(?P<is2>\d+) (?:of|out of) (?P<was2>\d+) lanes\b",
+        "host3 fabric-watch: WARN mlx5_2/1: 2 of 4 lanes active",
+        blame="both",
+        unless=r"(?i)NV-?Link|\bGPU\b|nvme",
     ),
     S(
         "fact:clock",

@@ -287,7 +287,7 @@ TABLE = (
         "net.link_degraded",
         r"(?i)\b(?:port|link|NET/IB).*speed change|\( ?Could be [\d.x]+|(?:link|port|cable)\b.{0,40}\bdegraded|"
         r"degraded (?:link|speed|width)\b|"
-        r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol ?error\w*|(?:effective|raw|symbol) BER)"
+        r"(?:link|port)\b.{0,60}reduced (?:speed|width|rate)|(?:symbol[ _-]?err\w*|(?:effective|raw|symbol) BER)"
         r".{0,40}(?:exceed|above|over|too high|threshold)|"
         r"link width.{0,30}(?:x\d+).{0,30}(?:expected|instead|of x\d+)",
         "host2:20:21 [0] transport/net_ib.cc:190 NCCL WARN NET/IB : mlx5_3:1 speed change detected",
