@@ -63,6 +63,11 @@ def check_deepspeed(job: JobConfig) -> None:
     for name, planned in _planned(job).items():
         if given.get(name, planned) not in (planned, "auto"):
             raise StopError(f"ds_config.json has {name}={given[name]}, the plan needs {planned}")
+    clip = job.train.optimizer.clip_grad
+    if given.get("gradient_clipping", clip) not in (clip, "auto"):
+        raise StopError(
+            f"ds_config.json has gradient_clipping={given['gradient_clipping']}, train.json optimizer.clip_grad={clip}"
+        )
     stage = given.get("zero_optimization", {}).get("stage", job.plan.sizes.zero_stage)
     if stage != job.plan.sizes.zero_stage:
         raise StopError(f"ds_config.json has zero_optimization.stage={stage}, the plan {job.plan.sizes.zero_stage}")

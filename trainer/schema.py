@@ -27,7 +27,8 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StopError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        # Not only bad syntax: also bytes that are no text, numbers of thousands of digits, and endless nesting.
         raise StopError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise StopError(f"{path} holds a {type(content).__name__}, not a JSON object")

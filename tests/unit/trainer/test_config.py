@@ -139,7 +139,24 @@ def test_a_deepspeed_configuration_that_contradicts_the_plan_is_refused(tmp_path
         check_deepspeed(read_job(attempt))
 
 
+UNREADABLE = {
+    "nesting": "[" * 100_000,
+    "digits": '{"schema": ' + "9" * 5000 + "}",
+    "no text": "\udce4",
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("name", ["plan.json", "train.json", "ds_config.json"])
+def test_a_file_that_is_no_json_is_refused_in_a_sentence(name: str, kind: str, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", CORPUS, MODEL, sizes(dp=2))
+    (attempt / name).write_text(UNREADABLE[kind], errors="surrogateescape")
+    with pytest.raises(StopError, match=rf"{name} cannot be read as JSON"):
+        read_job(attempt)
+
+
 REFUSED_DEEPSPEED: dict[str, dict[str, Any]] = {
+    "gradient_clipping=0.5, train.json optimizer.clip_grad=1.0": {"gradient_clipping": 0.5},
     "zero_optimization=3 must be an object": {"zero_optimization": 3},
     "bf16=True must be an object": {"bf16": True},
     "zero_optimization.offload_optimizer='cpu' must be an object": {"zero_optimization": {"offload_optimizer": "cpu"}},
