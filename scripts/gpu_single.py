@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
 
-from trainer.bench.case import BenchCase, gpt_like, llama_like  # noqa: E402
+from trainer.bench.case import LEARNING_RATE, BenchCase, gpt_like, llama_like  # noqa: E402
 from trainer.bench.local import start  # noqa: E402
 
 MODELS = {
@@ -68,7 +68,9 @@ def case_of(text: str) -> tuple[BenchCase, list[str], tuple[int, int]]:
 
 def rows(arguments: argparse.Namespace) -> Iterator[str]:
     """Run everything asked for; yield a line for each program, also for one that failed."""
-    plan = [case_of(text) for text in arguments.run]
+    plan = [
+        (replace(case, learning_rate=arguments.learning_rate), *others) for case, *others in map(case_of, arguments.run)
+    ]
     mesh = start(plan[0][0])
     from trainer.bench.compare import Span, run_program
 
@@ -91,6 +93,7 @@ def main() -> int:
     parser.add_argument("--run", action="append", required=True)
     parser.add_argument("--profile", action="append", default=[], help="CASE/PROGRAM")
     parser.add_argument("--lock", type=Path)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="after a warm-up of 40 steps")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     failed = 0

@@ -17,11 +17,6 @@ CLIP_GRAD = 1.0
 TIMEOUT_S = 300.0
 
 
-def rate(step: int) -> float:
-    """Return the learning rate of a step, the same for all programs: a linear warm-up keeps the losses comparable."""
-    return LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
-
-
 @dataclass(frozen=True)
 class BenchCase:
     """`layout` sizes default to one rank; `global_batch_size` counts samples of all data-parallel ranks."""
@@ -42,6 +37,11 @@ class BenchCase:
     sequence_parallel: bool = False
     offload: str = "none"
     offload_directory: str | None = None
+    learning_rate: float = LEARNING_RATE
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, the same for all programs: a linear warm-up keeps losses comparable."""
+        return self.learning_rate * min(1.0, (step + 1) / WARMUP_STEPS)
 
     @property
     def global_batch_size(self) -> int:

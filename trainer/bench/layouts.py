@@ -27,7 +27,7 @@ from ..mesh import Mesh, build_mesh, seed_mesh
 from ..model.build import build_stages
 from ..schedule import Schedule
 from ..telemetry import PhaseMarker
-from .case import TIMEOUT_S, BenchCase, job_of, rate
+from .case import TIMEOUT_S, BenchCase, job_of
 from .compare import Program, forget, initial_weights, versions
 from .measure import Measurement, measure
 from .spread_peer import DdpPeer, FsdpPeer
@@ -88,6 +88,7 @@ class LayoutProgram:
 
     def __init__(self, case: BenchCase, batches: Batches, mesh: Mesh, out: Path) -> None:
         job = job_of(case, str(dist.get_backend()))
+        self._case = case
         self._stages = build_stages(job, mesh)
         self._engine = build_engine(job, mesh, self._stages)
         marker = PhaseMarker(out / "phase" / f"{mesh.rank}.json", mesh.rank, "bench")
@@ -99,7 +100,7 @@ class LayoutProgram:
     def step(self, index: int) -> Tensor:
         """Train one step; return this rank's share of the mean loss, zero on ranks that have none."""
         losses = self._schedule.train(self._sampler, index)
-        self._engine.step(rate(index))
+        self._engine.step(self._case.rate(index))
         if not losses or not self._counts:
             return torch.zeros((), device=self._device)
         return torch.stack([loss.detach().float() for loss in losses]).mean()

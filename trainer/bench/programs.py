@@ -12,7 +12,7 @@ from ..flat_engine import Acceleration, FlatEngine, compile_layers
 from ..mesh import Mesh
 from ..model.build import build_stages
 from ..model.partition import stage_parameters
-from .case import CLIP_GRAD, LEARNING_RATE, BenchCase, job_of, rate
+from .case import CLIP_GRAD, LEARNING_RATE, BenchCase, job_of
 from .peer import PeerGpt, peer_name
 from .synthetic import Batches
 
@@ -35,10 +35,10 @@ def peer_optimizer(model: nn.Module, device: torch.device) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda")
 
 
-def set_rate(optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Set the learning rate of a step."""
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
-        group["lr"] = rate(step)
+        group["lr"] = rate
 
 
 class PeerProgram:
@@ -63,7 +63,7 @@ class PeerProgram:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_GRAD)
-        set_rate(self._optimizer, index)
+        set_rate(self._optimizer, self._case.rate(index))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total
@@ -87,7 +87,7 @@ class TrainerProgram:
         total = torch.zeros((), device=self._batches.device)
         for micro in range(self._case.num_microbatches):
             total += self._micro_batch(*self._batches.micro_batch(index, micro))
-        self.engine.step(rate(index))
+        self.engine.step(self._case.rate(index))
         return total / self._case.num_microbatches
 
 

@@ -42,7 +42,7 @@ class DdpPeer:
                 loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self._ddp.parameters(), CLIP_GRAD)
-        set_rate(self._optimizer, index)
+        set_rate(self._optimizer, self._case.rate(index))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total
@@ -80,7 +80,7 @@ class FsdpPeer:
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_GRAD)
-        set_rate(self._optimizer, index)
+        set_rate(self._optimizer, self._case.rate(index))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total
