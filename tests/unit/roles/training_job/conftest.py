@@ -1,5 +1,6 @@
 """A run directory on disk and stand-ins for Slurm and torchrun, for tests of the launch scripts as they are shipped."""
 
+import contextlib
 import json
 import os
 import signal
@@ -62,7 +63,8 @@ class Job:
             ["bash", str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def run(self, timeout: float = 60) -> tuple[int, str]:
+    def run(self, timeout: float = 240) -> tuple[int, str]:
+        """Return status and output; within less than the ten minutes after which a standstill ends a job unasked."""
         process = self.start()
         output, _ = process.communicate(timeout=timeout)
         return process.returncode, output
@@ -74,6 +76,13 @@ class Job:
         log = self.run_dir / "stub.log"
         lines = log.read_text().splitlines() if log.exists() else []
         return [line.split(" ", 1)[1] for line in lines if line.startswith(word + " ")]
+
+    def lasting_survivors(self, seconds: float = 20) -> list[int]:
+        """Processes of this attempt that stay; one that was killed may need a moment to go on a busy machine."""
+        deadline = time.monotonic() + seconds
+        while (left := self.survivors()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
 
     def survivors(self) -> list[int]:
         """Processes that still carry this attempt in their environment."""
@@ -105,8 +114,9 @@ def job(tmp_path):
     (plan_dir / "nccl" / "node-b.conf").write_text("GLOO_SOCKET_IFNAME=bond0\nNCCL_NOTE=two words; $HOME `id`\n")
     made = Job(run_dir)
     yield made
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while (left := made.survivors()) and time.monotonic() < deadline:
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

@@ -8,6 +8,9 @@ import time
 import pytest
 from rackweave.run.attempt import parse_attempt, parse_end, parse_exit
 
+# A rank that stays until its supervisor has said what it found of it.
+UNTIL_TOLD = 'until grep -qs "rank $RANK has" $RACKWEAVE_ATTEMPT/logs/$RACKWEAVE_HOST/launch.log; do sleep 0.2; done'
+
 
 def test_a_good_run_ends_with_zero_and_leaves_a_readable_attempt(job):
     code, output = job.run()
@@ -62,8 +65,8 @@ def test_a_value_of_the_job_environment_that_the_hosts_file_replaces_is_said(job
 
 def test_a_planned_value_that_does_not_reach_a_rank_is_named_with_the_origin_of_the_one_that_did(job):
     job.env["GLOO_SOCKET_IFNAME"] = "docker0"
-    wrapper = "GLOO_SOCKET_IFNAME=docker0 NCCL_P2P_DISABLE=1 exec env -u NCCL_IB_HCA sleep 3"
-    job.settings["command"] = ("bash", "-c", wrapper)
+    wrapper = "GLOO_SOCKET_IFNAME=docker0 NCCL_P2P_DISABLE=1 exec env -u NCCL_IB_HCA bash"
+    job.settings["command"] = ("bash", "-c", f"{wrapper} -c '{UNTIL_TOLD}'")
     code, output = job.run()
     assert code == 0, output
     assert "rank 2 has GLOO_SOCKET_IFNAME=docker0 from the job environment where its host's file says eth7" in output
@@ -74,7 +77,7 @@ def test_a_planned_value_that_does_not_reach_a_rank_is_named_with_the_origin_of_
 
 def test_a_value_that_the_program_itself_changed_is_told_from_its_placement(job):
     record = {"environment": {"GLOO_SOCKET_IFNAME": {"value": "lo", "origin": "overridden", "planned": "eth7"}}}
-    script = f"echo '{json.dumps(record)}' > $RACKWEAVE_ATTEMPT/placement/$RANK.json; exec sleep 3"
+    script = f"echo '{json.dumps(record)}' > $RACKWEAVE_ATTEMPT/placement/$RANK.json; {UNTIL_TOLD}"
     job.settings["command"] = ("bash", "-c", script)
     code, output = job.run()
     assert code == 0, output
@@ -114,14 +117,12 @@ def test_the_worst_result_of_all_ranks_becomes_the_exit_status(job, words, code)
 
 def test_a_killed_rank_is_named_and_its_hanging_peers_are_ended(job):
     job.env |= {"STUB_RANKS": json.dumps({"0": "hang", "1": "kill", "2": "hang", "3": "hang"})}
-    begin = time.monotonic()
     code, output = job.run()
     assert code == 75
     assert "node-b: rank 1 ended without a result (exit code -9), then rank(s) 0" in job.json("end.json")["reason"]
     assert "rank 1 (pid" in output
     assert "ended without a result: it was killed" in output
-    assert time.monotonic() - begin < 40
-    assert job.survivors() == []
+    assert job.lasting_survivors() == []
 
 
 def test_orphans_of_a_finished_rank_do_not_survive(job):
@@ -129,23 +130,23 @@ def test_orphans_of_a_finished_rank_do_not_survive(job):
     code, output = job.run()
     assert code == 0
     assert "ended 1 process(es) of this attempt that torchrun had left" in output
-    assert job.survivors() == []
+    assert job.lasting_survivors() == []
 
 
 def test_a_stopped_rank_is_reported_and_killed_with_the_rest(job):
     job.env |= {"STUB_RANKS": json.dumps({"2": "pause", "3": "hang", "0": "hang", "1": "hang"})}
-    job.settings["stall_s"] = 8
+    job.settings["stall_s"] = 5
     code, output = job.run()
     assert code == 75
     assert "rank 2" in output
     assert "is stopped (process state T)" in output
     assert "no rank of this host has made progress for" in output
-    assert job.survivors() == []
+    assert job.lasting_survivors() == []
 
 
 def test_every_node_gives_signs_of_life_for_as_long_as_its_launcher_runs(job):
     job.env |= {"STUB_RANKS": json.dumps({"2": "pause", "3": "hang", "0": "hang", "1": "hang"})}
-    job.settings["stall_s"] = 8
+    job.settings["stall_s"] = 5
     job.run()
     for host in ("node-a", "node-b"):
         sign = job.json(f"alive/{host}.json")
@@ -177,11 +178,12 @@ def test_a_foreign_program_that_fails_is_judged_by_torchruns_own_table(job, word
 def test_the_time_limit_signal_asks_for_a_save_and_all_ranks_may_finish_it(job):
     job.env["STUB_DEFAULT"] = "wait-for-file"
     process = job.start()
-    deadline = time.monotonic() + 20
-    while not (job.attempt / "logs" / "node-a" / "3").exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not (job.attempt / "logs" / "node-a" / "3").exists():
+        assert time.monotonic() < deadline
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 77, output
     assert "asking the job to save and exit" in output
 

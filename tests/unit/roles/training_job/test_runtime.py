@@ -27,7 +27,8 @@ case "$action" in
       esac
     done
     shift
-    setsid "$@" & echo $! >"$STATE/$name"
+    # The name appears once the group is there, whole: whoever sees it may kill the container at once.
+    setsid bash -c 'echo $$ >"$0/.part" && mv "$0/.part" "$0/$1" && shift && exec "$@"' "$STATE" "$name" "$@" &
     trap '' TERM
     wait $! ; code=$?
     while kill -0 $! 2>/dev/null; do wait $!; code=$?; done
@@ -100,7 +101,7 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "condition did not become true"
@@ -108,7 +109,7 @@ def wait_until(condition, seconds=20):
 
 
 def test_the_container_gets_the_planned_flags_the_jobs_name_and_the_numeric_user(node):
-    assert node.start("true").wait(timeout=30) == 0
+    assert node.start("true").wait(timeout=120) == 0
     line = node.run_line()
     assert "--name rackweave-42 --label rackweave.job=42" in line
     assert f"--user {os.getuid()}:{os.getgid()}" in line
@@ -117,7 +118,7 @@ def test_the_container_gets_the_planned_flags_the_jobs_name_and_the_numeric_user
 
 
 def test_variables_of_the_job_go_in_by_name_and_others_stay_outside(node):
-    node.start("true").wait(timeout=30)
+    node.start("true").wait(timeout=120)
     line = node.run_line()
     for name in ("NCCL_IB_HCA", "USER_CHOICE", "MASTER_ADDR", "SLURM_JOB_ID"):
         assert f"--env {name} " in line
@@ -128,14 +129,14 @@ def test_variables_of_the_job_go_in_by_name_and_others_stay_outside(node):
 
 @pytest.mark.parametrize("code", [0, 64, 75, 77])
 def test_the_exit_status_of_the_job_comes_through(node, code):
-    assert node.start("bash", "-c", f"exit {code}").wait(timeout=30) == code
+    assert node.start("bash", "-c", f"exit {code}").wait(timeout=120) == code
 
 
 def test_a_cancelled_job_leaves_no_container(node):
     launcher = node.start("sleep", "600")
     wait_until(lambda: node.containers == ["rackweave-42"])
     launcher.send_signal(signal.SIGTERM)
-    launcher.wait(timeout=30)
+    launcher.wait(timeout=120)
     assert node.containers == []
 
 
@@ -143,7 +144,7 @@ def test_a_launcher_that_was_killed_outright_is_cleaned_up_by_the_epilog(node):
     launcher = node.start("sleep", "600")
     wait_until(lambda: node.containers == ["rackweave-42"])
     launcher.kill()
-    launcher.wait(timeout=30)
+    launcher.wait(timeout=120)
     assert node.containers == ["rackweave-42"]
     subprocess.run([EPILOG], env=node.environment, check=True)
     assert node.containers == []
@@ -158,7 +159,7 @@ def test_the_sweep_removes_what_an_earlier_start_left(node):
     launcher = node.start("sleep", "600")
     wait_until(lambda: node.containers == ["rackweave-42"])
     launcher.kill()
-    launcher.wait(timeout=30)
+    launcher.wait(timeout=120)
     assert node.call("sweep").returncode == 0
     assert node.containers == []
 
@@ -199,5 +200,5 @@ def test_pyxis_options_are_given_to_srun_one_a_line(tmp_path):
 
 def test_a_virtual_environment_runs_the_command_itself(tmp_path):
     node = Node(tmp_path, kind="venv")
-    assert node.start("bash", "-c", "exit 75").wait(timeout=30) == 75
+    assert node.start("bash", "-c", "exit 75").wait(timeout=120) == 75
     assert not (node.state / "log").exists()
