@@ -19,7 +19,7 @@ _GOOD_END = re.compile(
     r"\[exiting program(?: at iteration \d+| after \d+)?|\[after training is done\]|(?i:training (?:is "
     r")?(?:finished|complete[d]?|done)\b(?! step))|"
     r"(?i:reached max(?:imum)? (?:steps|iterations|epochs))|`?Trainer\.fit` stopped|(?i:job (?:\d+ )?(?:completed|"
-    r"finished) successfully)|exit(?:ed|ing)? with (?:exit )?(?:code|status) 0\b|\bCOMPLETED\b +0:0|"
+    r"finished) successfully)|exit(?:ed|ing)? with (?:exit )?(?:code|status) 0\b|\bCOMPLETED\b[ |]+0:0|"
     r"successfully finished|\[.*api\.py.*\] .*finished successfully|Local worker group finished \(WorkerState\.SUCCE"
     r"EDED\)|worker group successfully finished"
 )

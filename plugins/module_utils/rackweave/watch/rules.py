@@ -60,10 +60,23 @@ def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
             yield _make("hang.collective_timeout", first, 43, ranks=behind)
         return
     operations = Counter(op for _, op, _ in by_rank.values())
+    unheard = _unheard(set(by_rank), store)
+    if len(operations) == 1 and unheard:
+        yield _make("hang.collective_timeout", hits[0], 43, ranks=unheard)
     if len(operations) > 1:
         rarest, count = operations.most_common()[-1]
         odd = {rank for rank, (_, op, _) in by_rank.items() if op == rarest} if count * 2 < len(by_rank) else set()
         yield _make("hang.desync", hits[0], 41, ranks=odd)
+
+
+def _unheard(waiting: set[int], store: Store) -> set[int]:
+    """The few ranks that do not wait where all others of a group do: they are waited for."""
+    told = [int(hit.groups.get("n") or hit.groups["n2"]) for hit in store.of("fact:world_size")]
+    world = max([*told, max(waiting) + 1])
+    silent = world - len(waiting)
+    if len(waiting) < 4 or not 0 < silent * 4 <= world:
+        return set()
+    return set(range(world)) - waiting
 
 
 def _behind(store: Store, life: Lifecycle) -> Iterator[Finding]:

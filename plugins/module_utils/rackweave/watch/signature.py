@@ -74,8 +74,7 @@ class Signature:
 # Words with which health checks and monitors raise an alarm, and those with which they say that all is well.
 _ALERT = re.compile(
     r"(?i)\b(?:fail\w*|error|err|crit(?:ical)?|fatal|alert|warn(?:ing)?|unhealthy|emerg\w*|degraded|drain\w*|"
-    r"replace\w*|"
-    r"detected)\b"
+    r"replace\w*|detected|\w*(?:Not|Un)Healthy)\b"
 )
 FINE = (
     r"(?i)\b(?:pass(?:ed)?|ok|healthy|none|zero|recovered|restored|cleared|thresholds?:?|watching|monitoring|"
@@ -104,7 +103,8 @@ _ADVICE = re.compile(
     r"troubleshoot\w*|hint:|tip:|"
     r"see also|faq|runbook|playbook says|would (?:print|raise|show)|looks like|grep (?:for|-)|alert rule|"
     r"pattern\s*[=:]|regex\w*|"
-    r"unit test|test case|simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)"
+    r"older than \d+|skipping (?:this|these|known|old)|already (?:reported|handled|known)|unit test|test case|"
+    r"simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)"
     r"|yesterday|used to|"
     r"(?:searching|watching|checking) for|looking for(?! (?:\w+ ){0,2}(?:checkpoint|snapshot))|to (?:avoid|prevent|"
     r"detect)|handles?|will (?:catch|retry "

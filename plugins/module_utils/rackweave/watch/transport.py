@@ -45,7 +45,7 @@ _GDR = re.compile(
 )
 _PLUGIN_MISSING = re.compile(
     r"NET/Plugin ?: (?:Plugin load(?: \((?P<plugin>[^)]*)\))? returned \d+ : (?P<why>.+)|Could not find: "
-    r"(?P<names>.+)|No plugin found(?: \((?P<none>[^)]*)\))?)"
+    r"(?P<names>.+)|dlerror=(?P<dlerror>.+?) No plugin found|No plugin found(?: \((?P<none>[^)]*)\))?)"
 )
 _LACKS = re.compile(r"(?P<lib>[\w./+-]+\.so[\w.]*): cannot open shared object|undefined symbol|GLIBC|version `")
 # A file name with a suffix is that of a plugin somebody asked for; without one it is what NCCL always tries.
@@ -238,7 +238,7 @@ class Transport:
         match = _PLUGIN_MISSING.search(line.text)
         if match is None:
             return False
-        why = match["why"] or ""
+        why = match["why"] or match["dlerror"] or ""
         lacks = _LACKS.search(why)
         loading = _WHILE.search(why)
         wanted = loading["plugin"] if loading else (match["plugin"] or "libnccl-net")

@@ -17,6 +17,12 @@ TABLE = (
         blame="rank",
     ),
     S(
+        "fact:world_size",
+        "fact:world_size",
+        r"(?i)\bworld[_ ]size[=: ]{1,3}(?P<n>\d{1,6})\b|\bnranks (?P<n2>\d{1,6})\b",
+        "using world size: 64, data-parallel size: 8",
+    ),
+    S(
         "fact:pg_status",
         "fact:pg_status",
         r"\[PG (?:ID )?(?P<pg>\d+)[^\]]*\].*\b[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>\d+), last completed",

@@ -8,14 +8,40 @@ from __future__ import annotations
 from ..signature import FINE, report
 from ..signature import Signature as S
 
+
+def _dcgm(names: str) -> str:
+    """Error codes of DCGM as monitors report them, not as settings list them."""
+    words = r"(?i:codes?|errors?|watch|condition|reason|message)"
+    return words + r"\b.{0,24}\bDCGM_FR_(?:" + names + r")\b(?!\"? ?[=:] ?\"?[\dA-Z_]+\b)"
+
+
 # What has a port, in the words of a report.
 _PORT = (
     r"(?:\b(?:port|(?<!NV)(?<!NV-)link|NIC|HCA|interface|cable|uplink)\b|\bmlx\d_\w+|\ben[psoi]\d\w*|\beth\d+|"
     r"\bib[ps]?\d+|\bbnxt_re\d+)"
 )
+_DCGM_ERRORS = (
+    ("gpu.nvlink_error", "NVLINK_DOWN|NVLINK_CRC_ERROR_THRESHOLD|NVLINK_ERROR_CRITICAL|NVLINK_ERROR_THRESHOLD", 14),
+    ("gpu.ecc_uncorrectable", "VOLATILE_DBE_DETECTED|UNCONTAINED_ERROR|FAULTY_MEMORY|DBE_PENDING_PAGE_RETIREMENTS", 14),
+    ("gpu.row_remap_failure", "ROW_REMAP_FAILURE", 9),
+    ("gpu.nvswitch_fatal", "NVSWITCH_FATAL_ERROR|FABRIC_MANAGER_TRAINING_ERROR", 14),
+    ("gpu.fallen_off_bus", "FALLEN_OFF_BUS|GPU_LOST|DEVICE_COUNT_MISMATCH", 14),
+    ("perf.straggler", "CLOCK_THROTTLE_THERMAL|CLOCK_THROTTLE_POWER|CLOCKS_EVENT_THERMAL|CLOCKS_EVENT_POWER", 84),
+)
 _WELL = r"(?i)\b(?:pass(?:ed)?|ok|healthy|recovered|restored|cleared)\b|\bthresholds?\b"
 
 TABLE = (
+    *(
+        S(
+            f"{diagnosis}/dcgm",
+            diagnosis,
+            _dcgm(names),
+            f"host3 watch: ErrorCode:DCGM_FR_{names.split('|', maxsplit=1)[0]} GPU:3 PCI:0000:9d:00.0",
+            blame="both",
+            depth=depth,
+        )
+        for diagnosis, names, depth in _DCGM_ERRORS
+    ),
     S(
         "gpu.row_remap_failure/report",
         "gpu.row_remap_failure",
@@ -134,7 +160,7 @@ TABLE = (
         "storage.quota",
         report(r"\b(?:over|above|out of) quota\b|\bquota\b.{0,40}(?:\bfull\b|\bexhausted\b|\b100 ?%)"),
         "host3 prolog: ERROR project quota of /scratch/team is full (100 TB of 100 TB)",
-        blame="rank",
+        blame="both",
         depth=18,
         whole=True,
         unless=_WELL,

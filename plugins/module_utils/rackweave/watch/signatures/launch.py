@@ -148,7 +148,8 @@ TABLE = (
         r"xceeds?|greater than|larger than|>=?|but only|more than)\b.{0,60}(?:GPUs?|devices?|device_count|"
         r"visible))|"
         r"(?i:only \d+ (?:GPUs?|CUDA devices?) (?:is |are )?(?:visible|available)\b.{0,60}(?:but|needs?|"
-        r"requested|required|processes|expected))|(?i:expected \d+ (?:GPUs?|devices?).{0,20}(?:but )?(?:found|"
+        r"requested|required|processes|expected))|(?i:expected (?:to see )?\d+ (?:GPUs?|devices?).{0,20}(?:but "
+        r")?(?:found|"
         r"got|see) \d+)",
         "[rank6]: RuntimeError: CUDA error: invalid device ordinal",
         blame="both",

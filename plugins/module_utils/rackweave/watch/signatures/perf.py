@@ -10,8 +10,11 @@ TABLE = (
         "perf.straggler",
         r"(?i)stragglers?[^|\n]{0,60}?\brank[s]?[ :=#]*\[?\{?(?P<rank>\d+)|\brank[ :=#]*(?P<rank2>\d+)"
         r"[^|\n]{0,60}?(?:is|as|was|identified as|detected as|flagged as)? ?(?:a |the )?straggler\b|"
-        r"(?:slow(?:est)? rank)\b[^|\n\d]{0,30}(?P<rank3>\d+)(?=.{0,60}(?:slower|behind|\b(?:1\.[3-9]\d*|"
-        r"[2-9]\d*(?:\.\d+)?|1\d+) ?x\b))",
+        r"(?:slow(?:est)? rank)\b[^|\n\d]{0,30}(?P<rank3>\d+)(?![\d.]|\s?(?:m?s|x|%)\b)(?=.{0,60}(?:slower|behind|"
+        r"\b(?:1\.[3-9]\d*|"
+        r"[2-9]\d*(?:\.\d+)?|1\d+) ?x\b))|"
+        r"\brank[ :=#]*(?P<rank4>\d+) is (?:the )?(?:slow(?:est)?\b|lagging|far behind).{0,60}(?:slower|behind|"
+        r"\b(?:1\.[3-9]\d*|[2-9]\d*(?:\.\d+)?|1\d+) ?x\b)",
         "WARNING:straggler: rank 12 is a straggler: forward 412 ms against a median of 201 ms",
         depth=83,
         unless=r"(?i)no stragglers?|0 stragglers|straggler[_-](?:detect|minmax|report|ctrlr)\w*\s*[=.:]|"
