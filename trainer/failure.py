@@ -20,6 +20,7 @@ LARGEST = 10
 NO_MEMORY = (
     "can't allocate memory",
     "Cannot allocate memory",
+    "MemoryError",
     "failed to map segment",
     "std::bad_alloc",
     "CUDA error: out of memory",

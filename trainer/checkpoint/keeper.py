@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from ..config import JobConfig
@@ -31,7 +32,7 @@ from .publish import Publisher, Snapshot, Writers
 from .rectangles import RectangleLoadPlanner, RowBlock, Shards, cut
 from .resume import examine, find_published
 from .staging import StagingArea
-from .storage import RestrictedReader
+from .storage import RestrictedReader, failure_of
 from .verify import Outline
 
 STATE_SCHEMA = "rackweave.checkpoint/1"
@@ -111,12 +112,15 @@ class CheckpointKeeper:
         shards: dict[str, Shards] = {}
         for fragment in engine.fragments():
             self._add(shards, fragment, fragment.states, copies=True)
-        load(
-            dict(shards),
-            storage_reader=RestrictedReader(path, chosen.metadata),
-            planner=RectangleLoadPlanner(),
-            process_group=self._mesh.control,
-        )
+        try:
+            load(
+                dict(shards),
+                storage_reader=RestrictedReader(path, chosen.metadata),
+                planner=RectangleLoadPlanner(),
+                process_group=self._mesh.control,
+            )
+        except CheckpointException as error:
+            raise StopError(f"{path} cannot be loaded: {failure_of(error)}") from error
         engine.refresh(state["counters"])
         self._restore_random_state(path, state)
         step = chosen.checkpoint.step

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from ..errors import RetryError, StopError
 from .directory import MANIFESTS, REPLACED, STATE_FILE, VALIDATED_FILE, CheckpointDirectory, Published
 from .rectangles import RectangleSavePlanner, Shards
-from .storage import HashingWriter, sync_directory, write_durably
+from .storage import HashingWriter, failure_of, sync_directory, write_durably
 from .verify import check_own, check_sizes, load_sample, seal
 
 MANIFEST_SCHEMA = "rackweave.checkpoint-manifest/1"
@@ -104,7 +104,7 @@ class Publisher:
             self._write(snapshot, temporary)
         except (RetryError, CheckpointException) as error:
             self._discard(temporary)
-            raise RetryError(f"checkpoint of step {snapshot.step} was not written: {_cause(error)}") from error
+            raise RetryError(f"checkpoint of step {snapshot.step} was not written: {failure_of(error)}") from error
         self._writers.together(lambda: self._rename(temporary, final))
         published = Published(snapshot.step, final)
         self._event(
@@ -200,11 +200,3 @@ class Publisher:
         """Free the space of a failed save at once: a full disk may be the reason."""
         if self._writers.coordinator and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _cause(error: BaseException) -> str:
-    """Return the first failure in a sentence; DCP wraps one per rank into a multi-line text."""
-    if isinstance(error, CheckpointException) and error.failures:
-        rank, (failure, _) = next(iter(error.failures.items()))
-        return f"rank {rank}: {failure}"
-    return str(error)

@@ -7,15 +7,16 @@ import hashlib
 import io
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, EnumMeta
 from pathlib import Path
 from typing import Any, Callable
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -96,11 +97,12 @@ class HashingStream(io.RawIOBase):
 
 
 class HashingFileSystem(FileSystem):
-    """DCP's file system; remembers size and hash of every file that it wrote."""
+    """DCP's file system; remembers size and hash of every file that it wrote, and the first failure."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written: dict[str, dict[str, Any]] = {}
+        self.failure: Exception | None = None
 
     @contextlib.contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
@@ -108,7 +110,15 @@ class HashingFileSystem(FileSystem):
             with super().create_stream(path, mode) as plain:
                 yield plain
             return
-        stream = HashingStream(Path(path))
+        try:
+            facts = yield from self._write(Path(path))
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+        self.written[Path(path).name] = facts
+
+    def _write(self, path: Path) -> Generator[HashingStream, None, dict[str, Any]]:
+        stream = HashingStream(path)
         try:
             yield stream
             stream.flush()
@@ -118,7 +128,7 @@ class HashingFileSystem(FileSystem):
             raise stream.failure from error
         finally:
             stream.close()
-        self.written[Path(path).name] = stream.facts()
+        return stream.facts()
 
 
 class HashingWriter(FileSystemWriter):
@@ -139,7 +149,12 @@ class HashingWriter(FileSystemWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         result: Future[list[WriteResult]] = super().write_data(plan, planner)
-        result.wait()
+        written = result.wait()
+        # DCP's writing threads end quietly with what they could not write.
+        if self._hashing.failure is not None:
+            raise self._hashing.failure
+        if len(written) != len(plan.items):
+            raise StopError(f"only {len(written)} of {len(plan.items)} pieces of tensors were written")
         self._on_written(self._hashing.written)
         return result
 
@@ -173,6 +188,22 @@ class RestrictedReader(FileSystemReader):
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+
+def failure_of(error: BaseException) -> str:
+    """Return the first failure in a sentence; DCP wraps one per rank into a multi-line text."""
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (failure, _) = next(iter(error.failures.items()))
+        return f"rank {rank}: {str(failure) or type(failure).__name__}"
+    return str(error)
+
+
+def require_complete(path: Path, metadata: Metadata) -> None:
+    """Raise StopError unless the metadata says of every piece of every tensor where it lies."""
+    for name, stored in metadata.state_dict_metadata.items():
+        for chunk in getattr(stored, "chunks", ()):
+            if MetadataIndex(name, chunk.offsets) not in (metadata.storage_data or {}):
+                raise StopError(f"{path} is incomplete: it lacks the part of {name} at {tuple(chunk.offsets)}")
 
 
 def _enum_member(owner: object, name: str) -> Enum:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from ..errors import StopError
 from .directory import MANIFESTS, SEAL_FILE, STATE_FILE, Published, parse_small_json, read_small_json
 from .rectangles import Rectangle, RectangleLoadPlanner, Shards
-from .storage import RestrictedReader, facts_of, hash_file, write_durably
+from .storage import RestrictedReader, facts_of, failure_of, hash_file, require_complete, write_durably
 
 SEAL_SCHEMA = "rackweave.seal/1"
 METADATA = ".metadata"
@@ -111,7 +112,7 @@ def read_outline(checkpoint: Published) -> Outline:
         _check_content(path / METADATA, content, sealed[METADATA])
         sealed_manifests = tuple(sealed[f"{MANIFESTS}/{rank}.json"] for rank in range(len(sealed) - 1))
     state = read_small_json(path / STATE_FILE)
-    RestrictedReader(path, content).read_metadata()
+    require_complete(path, RestrictedReader(path, content).read_metadata())
     return Outline(checkpoint, content, state, sealed_manifests)
 
 
@@ -179,7 +180,10 @@ def read_tensor(path: Path, name: str, stored: TensorStorageMetadata) -> torch.T
     whole = torch.empty(stored.size, dtype=stored.properties.dtype)
     shards = Shards(stored.size)
     shards.rectangles.append(Rectangle((0,) * len(stored.size), whole))
-    load({name: shards}, storage_reader=RestrictedReader(path), planner=_PartialPlanner(), no_dist=True)
+    try:
+        load({name: shards}, storage_reader=RestrictedReader(path), planner=_PartialPlanner(), no_dist=True)
+    except CheckpointException as error:
+        raise StopError(f"{name} of {path} cannot be loaded: {failure_of(error)}") from error
     return whole
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -18,11 +19,12 @@ import pytest
 import torch
 
 from tests.support.saver import NAMES, Saver, save_steps, snapshot, value
+from trainer.checkpoint import storage
 from trainer.checkpoint.__main__ import main
 from trainer.checkpoint.directory import CheckpointDirectory, Published
 from trainer.checkpoint.publish import Publisher, Writers
 from trainer.checkpoint.storage import HashingStream, RestrictedReader
-from trainer.checkpoint.verify import Share, check_published, manifests, read_tensor
+from trainer.checkpoint.verify import Share, check_published, manifests, read_tensor, seal
 from trainer.errors import RetryError, StopError
 
 STEPS = ["begin", "write", "manifest", "check", "metadata", "rename", "validate", "validated", "latest", "retire"]
@@ -89,7 +91,7 @@ def test_random_kills_lose_nothing_that_was_published(kills: int, saver: Saver, 
     for _ in range(kills):
         done = [int(line) for line in record.read_text().split()]
         first = (done[-1] if done else 0) + 1
-        child = saver.start(where, range(first, first + 50), record=record)
+        child = saver.start(where, range(first, first + 500), record=record)
         time.sleep(chance.uniform(0.0, longest))
         os.kill(child, signal.SIGKILL)
         assert saver.wait() == -signal.SIGKILL
@@ -169,6 +171,39 @@ def test_a_full_disk_fails_the_save_and_leaves_no_half_written_directory(
     with pytest.raises(RetryError, match=r"checkpoint of step 2 was not written: .*No space left on device"):
         save_steps(tmp_path, range(2, 3), lambda name: None)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_writing_thread_could_not_write_fails_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "THREADS_FROM_BYTES", 0)
+    write = HashingStream._write_whole
+
+    def fill_up(self: HashingStream, view: memoryview) -> None:
+        # DCP deals files out to threads; whichever gets the second one meets the end of the disk.
+        if str(self._file.name).endswith("__0_1.distcp"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, view)
+
+    save_steps(tmp_path, range(1, 2), lambda name: None)
+    assert len(list((tmp_path / "step_1").glob("*.distcp"))) > 1
+    monkeypatch.setattr(HashingStream, "_write_whole", fill_up)
+    with pytest.raises(RetryError, match=r"checkpoint of step 2 was not written: .*No space left on device"):
+        save_steps(tmp_path, range(2, 3), lambda name: None)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1"]
+
+
+def test_a_checkpoint_that_lacks_a_part_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    path = tmp_path / "step_2"
+    metadata = RestrictedReader(path).read_metadata()
+    del metadata.storage_data[next(index for index in metadata.storage_data if index.fqn == NAMES[1])]
+    (path / ".metadata").write_bytes(pickle.dumps(metadata))
+    seal(path)
+    with pytest.raises(StopError, match=rf"step_2 is incomplete: it lacks the part of {NAMES[1]} at \(0, 0\)"):
+        check_published(path)
+    found = newest_whole(tmp_path)
+    assert found is not None
+    assert found.step == 1
 
 
 def test_a_disk_that_really_is_full_fails_the_save_and_keeps_the_one_before(tmp_path: Path) -> None:
