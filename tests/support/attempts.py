@@ -171,9 +171,9 @@ def write_text(path: Path, words: int = 60_000, seed: int = 7) -> Path:
 
 
 def events(attempt: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the events of one kind."""
-    lines = (attempt / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+    """Return the events of one kind; a line that is being written does not count yet."""
+    whole, _, _ = (attempt / "events.jsonl").read_text().rpartition("\n")
+    return [event for event in map(json.loads, whole.splitlines()) if event["kind"] == kind]
 
 
 def losses(attempt: Path) -> list[float]:

@@ -6,15 +6,18 @@ a job, and one test uses it). Forking is safe because nothing has run before: no
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +44,13 @@ class Running:
     def __init__(self, server: ForkServer, pids: list[int], attempt: Path) -> None:
         self._server, self.pids, self._attempt = server, pids, attempt
 
-    def wait(self, timeout_s: float = 240.0, grace_s: float = 8.0) -> Ended:
-        """Wait for all ranks; the others get `grace_s` after the first failure, as under torchrun."""
-        codes = self._server.ask({"do": "wait", "timeout_s": timeout_s, "grace_s": grace_s})["codes"]
+    def wait(self, timeout_s: float = 300.0, grace_s: float = 60.0, lost: Sequence[int] = ()) -> Ended:
+        """Wait for all ranks; the others get `grace_s` after the first failure, as under torchrun.
+
+        Ranks that are `lost` (stopped by the test) are killed as soon as all others have ended.
+        """
+        request = {"do": "wait", "timeout_s": timeout_s, "grace_s": grace_s, "lost": list(lost)}
+        codes = self._server.ask(request)["codes"]
         logs = [(self._attempt / "logs" / f"{rank}.log").read_text() for rank in range(len(codes))]
         return Ended(codes, logs)
 
@@ -91,15 +98,16 @@ class ForkServer:
         """End the server."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that is free, and stays so: it is none of those that the kernel gives to connections."""
+    for port in random.SystemRandom().sample(range(20000, 30000), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port from 20000 to 30000 is free")
 
 
 def _fork(request: dict[str, Any]) -> list[int]:
@@ -150,7 +158,8 @@ def _work(request: dict[str, Any]) -> int:
     return main(["--attempt", request["attempt"]])
 
 
-def _wait(pids: list[int], timeout_s: float, grace_s: float) -> list[int]:
+def _wait(pids: list[int], timeout_s: float, grace_s: float, lost: list[int]) -> list[int]:
+    awaited = {pid for rank, pid in enumerate(pids) if rank not in lost}
     codes: dict[int, int] = {}
     deadline = time.monotonic() + timeout_s
     failed = False
@@ -162,7 +171,7 @@ def _wait(pids: list[int], timeout_s: float, grace_s: float) -> list[int]:
                     codes[pid] = os.waitstatus_to_exitcode(status)
         if not failed and any(codes.values()):
             failed, deadline = True, min(deadline, time.monotonic() + grace_s)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or awaited <= set(codes):
             for pid in set(pids) - set(codes):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
@@ -191,7 +200,7 @@ def _serve() -> None:
             pids = _fork(request)
             answer: dict[str, Any] = {"pids": pids}
         else:
-            answer = {"codes": _wait(pids, request["timeout_s"], request["grace_s"])}
+            answer = {"codes": _wait(pids, request["timeout_s"], request["grace_s"], request["lost"])}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

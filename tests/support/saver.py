@@ -114,7 +114,7 @@ class Saver:
         """End the warm process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
 
 
 def _child(request: dict[str, Any]) -> None:

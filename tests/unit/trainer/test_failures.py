@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.support.launch import ForkServer, Running
 from tests.support.verdicts import verdict_of
 
 pytestmark = pytest.mark.multiprocess
+STEP_PHASES = ("forward", "backward", "optimizer_step")
 
 
 def result(attempt: Path, rank: int) -> dict[str, Any]:
@@ -28,12 +31,33 @@ def result(attempt: Path, rank: int) -> dict[str, Any]:
 
 def wait_for_step(attempt: Path, step: int, running: Running) -> None:
     """Wait until a step is done."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if (attempt / "events.jsonl").exists() and len(losses(attempt)) >= step:
             return
         time.sleep(0.02)
     pytest.fail(f"step {step} was not reached: {running.wait(1, 0).logs[0][-2000:]}")
+
+
+def wait_until(condition: Callable[[], object], look_every_s: float = 0.05) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(look_every_s)
+
+
+def phase(attempt: Path, rank: int) -> str:
+    return str(json.loads((attempt / f"phase/{rank}.json").read_text())["phase"])
+
+
+def publishers_of(rank_pid: int) -> list[int]:
+    """Return the processes that a rank has started for publishing."""
+    found = []
+    for pid in Path(f"/proc/{rank_pid}/task/{rank_pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found
 
 
 def test_a_killed_rank_makes_its_peers_end_for_a_retry_with_their_collectives_dumped(
@@ -43,7 +67,7 @@ def test_a_killed_rank_makes_its_peers_end_for_a_retry_with_their_collectives_du
     running = launcher.start(attempt, 2)
     wait_for_step(attempt, 2, running)
     running.signal(1, signal.SIGKILL)
-    assert running.wait(60, grace_s=20).codes == [75, -9]
+    assert running.wait().codes == [75, -9]
     assert result(attempt, 0)["exit"] == "retry"
     assert not (attempt / "result/1.json").exists()
     assert (attempt / "flight/0.pickle").stat().st_size > 0
@@ -53,18 +77,18 @@ def test_a_hung_rank_is_given_up_after_the_one_time_out_by_every_group(
     launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
     attempt = make_attempt(
-        tmp_path / "attempt", corpus, MODEL, sizes(2, 2, 1), steps=5000, timeouts={"collective_s": 5}
+        tmp_path / "attempt", corpus, MODEL, sizes(2, 2, 1), steps=5000, timeouts={"collective_s": 10}
     )
     running = launcher.start(attempt, 4)
     wait_for_step(attempt, 2, running)
+    wait_until(lambda: phase(attempt, 3) in STEP_PHASES)  # written twice a second: it may still tell of the start
     running.signal(3, signal.SIGSTOP)
     began = time.monotonic()
-    ended = running.wait(60, grace_s=12)
+    ended = running.wait(lost=[3])
     assert ended.codes == [75, 75, 75, -9]
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 90  # the time-out where the job says none
     assert {result(attempt, rank)["exit"] for rank in range(3)} == {"retry"}
-    stuck = json.loads((attempt / "phase/3.json").read_text())
-    assert stuck["phase"] in ("forward", "backward", "optimizer_step")
+    assert phase(attempt, 3) in STEP_PHASES
 
 
 def test_sigterm_ends_a_rank_at_once_also_inside_a_collective(
@@ -77,14 +101,14 @@ def test_sigterm_ends_a_rank_at_once_also_inside_a_collective(
     time.sleep(0.5)
     began = time.monotonic()
     running.signal(0, signal.SIGTERM)
-    assert running.wait(60, grace_s=1).codes == [75, -9]
-    assert time.monotonic() - began < 5
+    assert running.wait(lost=[1]).codes == [75, -9]
+    assert time.monotonic() - began < 60  # a collective would wait for 90
     assert "ended by SIGTERM in phase" in result(attempt, 0)["reason"]
 
 
 @pytest.mark.parametrize("how", ["file", "signal"])
 def test_a_request_to_save_and_exit_loses_no_step(how: str, launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
-    attempt = make_attempt(tmp_path / "attempt1", corpus, MODEL, sizes(dp=2), steps=60)
+    attempt = make_attempt(tmp_path / "attempt1", corpus, MODEL, sizes(dp=2), steps=5000)
     running = launcher.start(attempt, 2)
     wait_for_step(attempt, 3, running)
     if how == "file":
@@ -93,7 +117,7 @@ def test_a_request_to_save_and_exit_loses_no_step(how: str, launcher: ForkServer
         running.signal(1, signal.SIGUSR1)
     assert running.wait().codes == [77, 77]
     done = len(losses(attempt))
-    assert done < 60
+    assert done < 5000
     assert [result(attempt, rank)["step"] for rank in (0, 1)] == [done, done]
     resumed = make_attempt(tmp_path / "attempt2", corpus, MODEL, sizes(dp=2), steps=done + 2)
     launcher.run(resumed, 2).assert_done()
@@ -107,10 +131,7 @@ def test_signals_during_the_save_that_was_asked_for_change_nothing(
     running = launcher.start(attempt, 2)
     wait_for_step(attempt, 2, running)
     running.signal(0, signal.SIGUSR1)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "checkpoints").exists() or not list((tmp_path / "checkpoints").glob("step_*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_until(lambda: list((tmp_path / "checkpoints").glob("step_*")), look_every_s=0.002)
     for rank in (0, 1):
         running.signal(rank, signal.SIGUSR1)
     assert running.wait().codes == [77, 77]
@@ -125,10 +146,9 @@ def test_the_end_of_a_publishing_process_is_told_and_stops_the_job(
     attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2), steps=5000, checkpoint=saving)
     running = launcher.start(attempt, 2)
     wait_for_step(attempt, 3, running)
-    children = Path(f"/proc/{running.pids[1]}/task/{running.pids[1]}/children").read_text().split()
-    publishers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert len(publishers) == 1
-    os.kill(int(publishers[0]), signal.SIGKILL)
+    wait_until(lambda: publishers_of(running.pids[1]))
+    (publisher,) = publishers_of(running.pids[1])
+    os.kill(publisher, signal.SIGKILL)
     assert running.wait().codes == [64, 64]
     assert "the publishing process of rank" in result(attempt, 1)["reason"]
 

@@ -30,13 +30,13 @@ def _tool(directory: Path, name: str, script: str) -> None:
 
 
 def test_a_tool_that_hangs_is_stopped_at_its_limit_and_the_others_go_on(run_module, tools) -> None:
-    _tool(tools, "ncclras", "trap '' TERM; sleep 60")
+    _tool(tools, "ncclras", "trap '' TERM; sleep 240")
     _tool(
         tools, "dmesg", "echo '[Sun Aug  2 02:03:11 2026] NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.'"
     )
     began = time.monotonic()
     result = run_module("job_evidence", only=["ncclras", "dmesg"], counter_seconds=0)
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 120
     assert {name: state["state"] for name, state in result["collectors"].items()} == {
         "ncclras": "timeout", "dmesg": "ok", "dumps": "absent"}  # fmt: skip
     assert "Xid" in result["texts"]["dmesg"]
@@ -53,6 +53,7 @@ def test_a_stopped_rank_is_seen(run_module) -> None:
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "trainer"])
     try:
         rank.send_signal(signal.SIGSTOP)
+        os.waitpid(rank.pid, os.WUNTRACED)  # until it has stopped
         result = run_module("job_evidence", processes=[rank.pid], only=["processes"], counter_seconds=0)
     finally:
         rank.kill()

@@ -25,7 +25,7 @@ if words[-1] != "node-b":
         listener.bind(("127.0.0.1", port)); listener.listen(1); listener.accept()[0].recv(99)
     sys.exit(0)
 try:
-    socket.create_connection(("127.0.0.1", port), timeout=5).sendall(b"x")
+    socket.create_connection(("127.0.0.1", port), timeout=60).sendall(b"x")
 except OSError:
     print("Couldn't connect to node-b"); sys.exit(1)
 print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
@@ -73,7 +73,9 @@ def job(tmp_path, echo):
     }
 
     def start(stage, host, **changed):
-        (tmp_path / "schedule.json").write_text(json.dumps({**schedule, **changed}))
+        part = tmp_path / "schedule.part"  # another stage may be reading it
+        part.write_text(json.dumps({**schedule, **changed}))
+        part.rename(tmp_path / "schedule.json")
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
         environment = {**os.environ, "SLURMD_NODENAME": host, "SLURM_JOB_ID": "7", "PATH": path}
         return subprocess.Popen([sys.executable, PROBE, tmp_path, stage], env=environment)
@@ -129,7 +131,7 @@ def test_a_shared_directory_that_cannot_be_written_is_said_with_its_path(job):
 def test_every_rail_is_written_with_gpu_memory_gid_and_traffic_class(job):
     tool(job, "ib_write_bw", WRITE_BW)
     server, client = job("rails", "node-b"), job("rails", "node-a")
-    assert client.wait(60) == server.wait(60) == 0
+    assert client.wait(300) == server.wait(300) == 0
     runs = result(job, "rails.node-a")["runs"]
     assert [(run["peer"], run["rail"], run["device"]) for run in runs] == [
         ("node-b", 0, "mlx5_0"),
