@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 from ..errors import StopError
 from ..outcome import write_json
+from ..schema import read_json
 from .documents import read_documents
 from .indexed import IndexedCorpus, IndexedWriter, token_dtype
 from .split import ByteCounts, is_validation
@@ -64,6 +65,8 @@ def prepare(request: Request) -> dict[str, Any]:
     """Write the corpus unless it is there already; return the content of data.json, with `changed`."""
     if not 0.0 < request.validation_fraction < 1.0:
         raise StopError(f"--validation-fraction {request.validation_fraction} must lie between 0 and 1")
+    if "\0" in str(request.output):
+        raise StopError(f"--output {str(request.output)!r} is no name of a directory")
     for path in request.inputs:
         if not path.is_file():
             raise StopError(f"the input file {path} does not exist")
@@ -85,21 +88,34 @@ def _encode(request: Request, identity: dict[str, Any], advance: Callable[[int],
     dtype = token_dtype(tokenizer.vocab_size)
     writers = {split: IndexedWriter(request.output / split, dtype) for split in ("train", "validation")}
     counts = {split: ByteCounts() for split in writers}
+    try:
+        _write(request, tokenizer, writers, counts, advance)
+    except (StopError, OSError):
+        for unfinished in writers.values():
+            unfinished.discard()
+        raise
+    for writer in writers.values():
+        writer.finish()
+    return _report(request, identity, tokenizer, writers, counts)
+
+
+def _write(
+    request: Request,
+    tokenizer: Tokenizer,
+    writers: dict[str, IndexedWriter],
+    counts: dict[str, ByteCounts],
+    advance: Callable[[int], None],
+) -> None:
     for number, document in enumerate(_documents(request, advance)):
         split = "validation" if is_validation(number, request.validation_fraction) else "train"
         writers[split].add([*tokenizer.encode(document), tokenizer.end_of_document])
         counts[split].add(document.encode("utf-8"))
     for split, writer in writers.items():
         if writer.tokens < 2:
-            for unfinished in writers.values():
-                unfinished.discard()
             raise StopError(
                 f"the {split} split would have {writer.documents} documents and {writer.tokens} tokens: the input is "
                 f"too small for --validation-fraction {request.validation_fraction}"
             )
-    for writer in writers.values():
-        writer.finish()
-    return _report(request, identity, tokenizer, writers, counts)
 
 
 def _report(
@@ -136,8 +152,8 @@ def _existing(request: Request, identity: dict[str, Any]) -> dict[str, Any] | No
     if not path.is_file():
         return None
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+        content = read_json(path)
+    except StopError:
         return None
     if content.get("schema") != DATA_SCHEMA or content.get("identity") != identity:
         return None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
+from typing import BinaryIO, Callable
 
 from ..errors import StopError
 
 DOCUMENT_BYTES = 4096
 """Paragraphs of plain text are gathered into documents of about this size, so that a split has enough of them."""
+PIECE_BYTES = 4096
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def read_documents(path: Path, text_key: str, progress: Callable[[int], None]) -> Iterator[str]:
@@ -23,33 +28,49 @@ def read_documents(path: Path, text_key: str, progress: Callable[[int], None]) -
     Raises:
         StopError: if the file cannot be read, or a line is no JSON object with that key.
     """
-    lines = _lines(path, progress)
     if path.suffix in (".jsonl", ".ndjson"):
-        return _json_documents(path, lines, text_key)
-    return _text_documents(lines)
+        return _json_documents(path, progress, text_key)
+    return _text_documents(_text_lines(path, progress))
 
 
-def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
+def _text_lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
+    """Yield lines, and long ones in pieces: a text may be a single line."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    with _opened(path) as file:
+        while line := file.readline(PIECE_BYTES):
+            progress(len(line))
+            yield decode(line)
+    yield decode(b"", final=True)
+
+
+def _json_documents(path: Path, progress: Callable[[int], None], text_key: str) -> Iterator[str]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            progress(len(line))
+            # Programs on Windows begin a file with a byte order mark.
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
+            if text.strip():
+                yield _text_of(text, text_key, f"{path}, line {number}")
+
+
+def _text_of(line: str, text_key: str, where: str) -> str:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise StopError(f"{where} is no JSON: {error}") from error
+    if not isinstance(record, dict) or not isinstance(record.get(text_key), str):
+        raise StopError(f"{where} has no text under the key {text_key!r}")
+    # JSON can hold half a character, which no other encoding can: it becomes what undecodable bytes become.
+    return _HALF_CHARACTER.sub("\ufffd", record[text_key])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
-            for line in file:
-                progress(len(line))
-                yield line.decode("utf-8", errors="replace")
+            yield file
     except OSError as error:
         raise StopError(f"{path} cannot be read: {error}") from error
-
-
-def _json_documents(path: Path, lines: Iterator[str], text_key: str) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise StopError(f"{path}, line {number} is no JSON: {error}") from error
-        if not isinstance(record, dict) or not isinstance(record.get(text_key), str):
-            raise StopError(f"{path}, line {number} has no text under the key {text_key!r}")
-        yield record[text_key]
 
 
 def _text_documents(lines: Iterator[str]) -> Iterator[str]:

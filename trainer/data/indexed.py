@@ -6,6 +6,7 @@ reader here needs no torch and checks every size before it trusts a file.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,7 +64,8 @@ class IndexedWriter:
 
     def discard(self) -> None:
         """Give up: remove what was written."""
-        self._bin.close()
+        with contextlib.suppress(OSError):  # of a full disk: what is still to be written has no room
+            self._bin.close()
         _path(self._prefix, ".bin.tmp").unlink()
 
     def finish(self) -> None:

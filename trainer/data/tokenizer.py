@@ -51,11 +51,23 @@ class HuggingFaceTokenizer:
         if not ends:
             raise StopError(f"{file} has none of the end-of-document tokens {', '.join(self._ENDS)}")
         self.end_of_document: int = ends[0]
-        self.vocab_size: int = self._tokenizer.get_vocab_size()
+        # Ids may have gaps, so the number of tokens does not say how large a table must be.
+        self.vocab_size: int = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        # Files of models with short inputs cut, or pad, every text.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._file = file
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without special tokens."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Return the ids of a text, without special tokens.
+
+        Raises:
+            StopError: if the vocabulary has no token for a part of the text.
+        """
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # a bare Exception again
+            raise StopError(f"{self._file} cannot encode {text[:40]!r}: {error}") from error
         return ids
 
 

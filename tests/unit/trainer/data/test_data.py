@@ -88,6 +88,95 @@ def test_jsonl_without_the_text_key_names_the_line(tmp_path: Path, capsys: pytes
     assert "line 2 has no text under the key 'text'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("[" * 100_000, "line 3 is no JSON"),
+        ('{"text": ' + "9" * 6000 + "}", "line 3 is no JSON"),
+        ('{"text": 3}', "line 3 has no text under the key 'text'"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_and_nothing_is_left(
+    line: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.jsonl").write_text('{"text": "a"}\n' * 2 + line + "\n")
+    assert main(["--input", str(tmp_path / "text.jsonl"), "--output", str(tmp_path / "out")]) == 64
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert sentence in said[0]
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_half_a_character_and_a_byte_order_mark_do_not_end_the_work(tmp_path: Path) -> None:
+    lines = '\ufeff{"text": "half \\ud800 of one, \\ud83d\\ude00 whole"}\n' + '{"text": "more"}\n' * 60
+    (tmp_path / "text.jsonl").write_text(lines, encoding="utf-8")
+    assert main(["--input", str(tmp_path / "text.jsonl"), "--output", str(tmp_path / "out")]) == 0
+    first = IndexedCorpus(str(tmp_path / "out/train"))
+    content = bytes(first.read(0, 0, int(first.document_lengths[0]) - 1).tolist()).decode("utf-8")
+    assert content == "half \ufffd of one, \U0001f600 whole"
+
+
+def test_a_text_of_one_line_is_cut_into_documents_and_nothing_is_lost(tmp_path: Path) -> None:
+    text = "".join(f"wört{number} " for number in range(40_000))
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    assert prepare(tmp_path) == 0
+    parts = []
+    for split in ("train", "validation"):
+        held = IndexedCorpus(str(tmp_path / "out" / split))
+        for number, length in enumerate(held.document_lengths):
+            parts.append(bytes(held.read(number, 0, int(length) - 1).tolist()).decode("utf-8"))
+    assert sorted("".join(parts)) == sorted(text)
+    assert len(parts) > 20
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"\xff", b"[" * 100_000])
+def test_a_damaged_report_is_made_again(content: bytes, tmp_path: Path) -> None:
+    write_text(tmp_path / "text.txt", words=20_000)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/data.json").write_bytes(content)
+    assert prepare(tmp_path) == 0
+    assert json.loads((tmp_path / "out/data.json").read_text())["vocab_size"] == 257
+
+
+def word_level(where: Path, **changes: Any) -> TokenizerConfig:
+    """Write a small Hugging Face tokenizer file."""
+    vocabulary = {"a": 0, "b": 1, "</s>": 9}
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+        **changes,
+    }
+    where.write_text(json.dumps(content))
+    return TokenizerConfig("huggingface", str(where))
+
+
+def test_a_tokenizer_file_that_cuts_and_pads_texts_does_not_do_so_here(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    pad = {"strategy": {"Fixed": 20}, "direction": "Right", "pad_to_multiple_of": None}
+    pad |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+    tokenizer = load_tokenizer(word_level(tmp_path / "tokenizer.json", truncation=cut, padding=pad))
+    assert tokenizer.encode("a b a b a b") == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_vocabulary_with_gaps_is_as_large_as_its_largest_id_asks(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    assert load_tokenizer(word_level(tmp_path / "tokenizer.json")).vocab_size == 10
+
+
+def test_a_text_that_a_tokenizer_has_no_token_for_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    with pytest.raises(StopError, match=r"tokenizer\.json cannot encode 'c'"):
+        load_tokenizer(word_level(tmp_path / "tokenizer.json")).encode("c")
+
+
 @pytest.mark.parametrize("damage", ["magic", "short", "bin", "missing"])
 def test_a_damaged_corpus_is_refused_by_name(damage: str, tmp_path: Path) -> None:
     prefix = corpus(tmp_path / "c", [[1, 2, 3], [4, 5]])
