@@ -127,7 +127,7 @@ def test_a_node_with_a_job_is_pending_and_its_job_lives_on(lab, tmp_path):
     )
     try:
         lab.ssh(
-            "ctl", f"timeout 30 sh -c 'until squeue -h -j {job.strip()} -t running | grep -q .; do sleep 0.2; done'"
+            "ctl", f"timeout 100 sh -c 'until squeue -h -j {job.strip()} -t running | grep -q .; do sleep 0.2; done'"
         )
         path = tmp_path / "verify.json"
         play(*VERIFY, "--limit", "gpu01", "-e", f"acceptance_report_file={path}")

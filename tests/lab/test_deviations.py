@@ -121,7 +121,7 @@ def check_nodes(directory):
 
 
 def wait_until_idle(lab):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         if set(lab.ssh("ctl", "sinfo --noheader --Node --format=%T").split()) == {"idle"}:
             return

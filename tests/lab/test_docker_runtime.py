@@ -35,7 +35,7 @@ def image(lab):
         "build", "--tag", "localhost/rackweave-job:1", "-", input=f"FROM {base}\nENV PATH=/mnt/shared/venv/bin:$PATH\n"
     )
     yield "localhost/rackweave-job:1"
-    podman("rmi", "localhost/rackweave-job:1")
+    podman("rmi", "--force", "localhost/rackweave-job:1")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_cancelled_job_leaves_no_container_and_no_rank(attempt):
     launcher = start(attempt)
     wait_for_first_step(attempt, launcher)
     launcher.terminate()
-    launcher.wait(timeout=90)
+    launcher.wait(timeout=240)
     assert containers() == []
     processes = subprocess.run(
         ["pgrep", "-f", f"trainer --attempt {attempt}"], capture_output=True, text=True, check=False
@@ -141,8 +141,8 @@ def test_a_killed_launcher_leaves_a_container_that_the_epilog_removes(attempt):
     launcher = start(attempt)
     wait_for_first_step(attempt, launcher)
     launcher.kill()
-    launcher.wait(timeout=30)
+    launcher.wait(timeout=120)
     assert len(containers()) == 1
     environment = {**os.environ, "RACKWEAVE_DOCKER": PODMAN, "SLURM_JOB_ID": JOB}
-    subprocess.run([EPILOG], env=environment, check=True, timeout=60)
+    subprocess.run([EPILOG], env=environment, check=True, timeout=120)
     assert containers() == []

@@ -16,7 +16,7 @@ def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=180):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -244,6 +244,14 @@ def survivors(lab):
     return {host: lab.ssh(host, "pgrep --full 'trainer --attemp[t]|torchru[n]' || true").split() for host in NODES}
 
 
+def lasting_survivors(lab, seconds=60):
+    """Return what is left of the job; a process that was killed may need a moment to go on a busy machine."""
+    deadline = time.monotonic() + seconds
+    while any((left := survivors(lab)).values()) and time.monotonic() < deadline:
+        time.sleep(1)
+    return left
+
+
 @pytest.fixture
 def cancelled_afterwards(lab):
     yield
@@ -263,7 +271,7 @@ def test_a_killed_rank_is_named_within_a_minute_and_fails_the_play(lab, cancelle
     assert time.monotonic() - killed_at < 120, watched.output
     assert "FAILED" in watched.output
     assert "rank 6 on gpu02 was killed by SIGKILL" in watched.output
-    assert survivors(lab) == {"gpu01": [], "gpu02": []}
+    assert lasting_survivors(lab) == {"gpu01": [], "gpu02": []}
     verdict = json.loads(next((SHARED / "runs/killed-test/attempts").glob("*/verdict.json")).read_text())
     assert (verdict["culprit"], verdict["state"]) == ("rank:6", "FAILED")
     assert {host: states["processes"] for host, states in verdict["collectors"].items()} == dict.fromkeys(NODES, "ok")
@@ -282,10 +290,10 @@ def test_a_stopped_rank_ends_the_job_everywhere_within_three_minutes(lab, cancel
     again = launch("stopped-test", 500)
     assert "attached to job" in again
     watched = Watched("stopped-test", hidden=False)
-    watched.wait_for("] step ", 60)
+    watched.wait_for("] step ", 240)
     send(lab, "gpu01", 1, "STOP")
     stopped_at = time.monotonic()
     assert watched.end(240) == 2, watched.output
     assert time.monotonic() - stopped_at < 180, watched.output
     assert "rank 1 on gpu01 stood still" in watched.output
-    assert survivors(lab) == {"gpu01": [], "gpu02": []}
+    assert lasting_survivors(lab) == {"gpu01": [], "gpu02": []}

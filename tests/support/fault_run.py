@@ -216,7 +216,7 @@ class FaultRun:
             subprocess.run(words, check=True)
         if "filled" in record:
             self.lab.ssh(record["filled"], "rm -f /dev/shm/filled-by-a-fault-run")
-        deadline, states = time.monotonic() + 120, set[str]()
+        deadline, states = time.monotonic() + 240, set[str]()
         while time.monotonic() < deadline:
             states = set(self.lab.ssh("ctl", "sinfo --noheader --Node --format=%T", check=False).split())
             if states and states <= {"idle", "allocated", "mixed"}:
@@ -228,7 +228,7 @@ class FaultRun:
 
     def cancel(self) -> None:
         self.lab.ssh("ctl", f"scancel --name=rackweave-{self.name}", check=False)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             if not self.lab.ssh("ctl", f"squeue --noheader --name=rackweave-{self.name}", check=False).strip():
                 return

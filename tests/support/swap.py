@@ -63,13 +63,13 @@ def recreate(lab: Lab, host: str, interface: str = "") -> str:
     subprocess.run(flush, check=True)
     for other in ("ctl", "gpu01"):
         lab.podman("exec", lab.container(other), *flush)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         try:
             return " ".join(lab.podman("exec", name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
         except subprocess.CalledProcessError:
             time.sleep(0.2)
-    raise AssertionError(f"{name} has no host key after 60 s")
+    raise AssertionError(f"{name} has no host key after 180 s")
 
 
 def _with_interface(arguments: list[str], interface: str) -> list[str]:

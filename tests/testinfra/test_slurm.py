@@ -26,7 +26,7 @@ def test_the_state_of_a_finished_job_stays_readable(controller, variables):
     user = next(iter(variables.values()))["train_user"]
     job = controller.check_output(f"runuser -u {user} -- sbatch --chdir=/tmp --parsable --wrap 'exit 3'").split(";")[0]
     controller.run(
-        f"for i in $(seq 60); do scontrol show job {job} | grep -q JobState=FAILED && break; sleep 0.5; done"
+        f"for i in $(seq 240); do scontrol show job {job} | grep -q JobState=FAILED && break; sleep 0.5; done"
     )
     shown = controller.check_output(f"scontrol show job {job}")
     assert "JobState=FAILED" in shown
