@@ -32,6 +32,8 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, object
         ("kill", "launch.sigkill_unconfirmed", "rank:3,host:gpu02"),
         ("stop", "hang.collective_timeout", "rank:2,host:gpu02"),
         ("raise", "app.exception", "rank:1,host:gpu01"),
+        ("nccl-killed", "launch.sigkill_unconfirmed", "rank:1,host:gpu01"),
+        ("nccl-healthy", "healthy", "none"),
     ],
 )
 def test_the_injected_rank_of_a_real_run_is_named_not_the_victims(
