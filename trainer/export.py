@@ -21,7 +21,8 @@ from .checkpoint.verify import check_published, read_tensor
 from .config import LoraConfig, ModelConfig
 from .errors import StopError
 from .model.adapters import write_adapters
-from .model.huggingface import hugging_face_config, require_llama_like, scatter_tensor, write_safetensors
+from .model.huggingface import hugging_face_config, scatter_tensor, write_safetensors
+from .model.huggingface_check import require_llama_like
 from .schema import parse
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

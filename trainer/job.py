@@ -193,7 +193,9 @@ def _device_bdf(device: torch.device) -> str | None:
 def _check_inputs(job: JobConfig, first: bool) -> Corpora:
     """Open data and check everything that needs no model; the first rank also looks into the data."""
     check_deepspeed(job)
-    imported_weights(job)
+    imported = imported_weights(job)
+    if imported is not None and first:
+        imported.check_tensors()
     data, model = job.train.data, job.plan.model
     tokenizer = load_tokenizer(data.tokenizer)
     if tokenizer.vocab_size > model.vocab_size:

@@ -60,6 +60,8 @@ class CheckpointKeeper:
             self._publisher = ProcessPublisher(saver, events.write)
         else:
             self._publisher = Publisher(self._directory, self._writers, config.keep, lambda step: None, events.write)
+        imported = imported_weights(job)
+        self._norm_epsilon = NORM_EPSILON if imported is None else imported.norm_epsilon
         self._engine: Engine | None = None
         self._staging = StagingArea(shared=config.mode == "async_process")
         self._staged: dict[str, Shards] = {}
@@ -257,7 +259,7 @@ class CheckpointKeeper:
             "dtype": self._job.train.dtype,
             "engine": self._attached().name,
             "lora": None if self._job.train.lora is None else dataclasses.asdict(self._job.train.lora),
-            "norm_epsilon": self._norm_epsilon(),
+            "norm_epsilon": self._norm_epsilon,
             "model": dataclasses.asdict(plan.model),
             "sizes": dataclasses.asdict(plan.sizes),
         }
@@ -300,10 +302,6 @@ class CheckpointKeeper:
         if state.get("sizes") == dataclasses.asdict(self._mesh.sizes):
             manifest = read_small_json(path / MANIFESTS / f"{self._mesh.rank}.json")
             random_state.restore(manifest["random_state"], self._mesh.device)
-
-    def _norm_epsilon(self) -> float:
-        imported = imported_weights(self._job)
-        return NORM_EPSILON if imported is None else imported.norm_epsilon
 
     def _path(self, step: int) -> str:
         return str(self._directory.path / f"step_{step}")

@@ -18,9 +18,8 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..errors import StopError
 from ..schema import read_json
+from .huggingface_check import INDEX_FILE, SINGLE_FILE, check_architecture, check_tensors, tensor_files
 
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
 SHARD_BYTES = 5 * 10**9
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.+)$")
 _OUTSIDE = {
@@ -43,8 +42,16 @@ class HuggingFaceWeights:
     def __init__(self, directory: Path, model: ModelConfig) -> None:
         self._directory, self._model = directory, model
         self.config = read_json(directory / "config.json")
-        _check_architecture(directory, self.config, model)
-        self._files = _tensor_files(directory)
+        check_architecture(directory / "config.json", self.config, model)
+        self._files = tensor_files(directory)
+
+    @property
+    def _tied(self) -> bool:
+        return self._model.tied_embeddings or bool(self.config.get("tie_word_embeddings", False))
+
+    def check_tensors(self) -> None:
+        """Raise StopError unless the files hold just the tensors of the model; the header of each file is read."""
+        check_tensors(self._directory, self._files, self._model, self._tied)
 
     @property
     def norm_epsilon(self) -> float:
@@ -65,8 +72,7 @@ class HuggingFaceWeights:
     def _read(self, name: str) -> Tensor:
         from safetensors import safe_open
 
-        tied = self._model.tied_embeddings or self.config.get("tie_word_embeddings", False)
-        if name == "lm_head.weight" and name not in self._files and tied:
+        if name == "lm_head.weight" and name not in self._files and self._tied:
             name = "model.embed_tokens.weight"
         if name not in self._files:
             raise StopError(f"{self._directory} has no tensor {name}")
@@ -146,14 +152,6 @@ def hugging_face_config(model: ModelConfig, vocab_size: int, norm_epsilon: float
     }
 
 
-def require_llama_like(model: ModelConfig) -> None:
-    """Raise StopError unless Hugging Face's Llama can hold this model."""
-    wanted = {"normalization": "rmsnorm", "activation": "swiglu", "position_embedding": "rotary", "linear_bias": False}
-    for name, value in wanted.items():
-        if getattr(model, name) != value:
-            raise StopError(f"Hugging Face's Llama has {name}={value}, this model {name}={getattr(model, name)}")
-
-
 def write_safetensors(directory: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
     """Write tensors as they come into shards of at most five gigabytes (one tensor more), with the usual index."""
     from safetensors.torch import save_file
@@ -189,45 +187,3 @@ def _name_shards(directory: Path, shards: list[list[str]], total: int) -> None:
         weight_map.update(dict.fromkeys(names, file))
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / INDEX_FILE).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-
-
-def _tensor_files(directory: Path) -> dict[str, str]:
-    if (directory / INDEX_FILE).is_file():
-        files: dict[str, str] = read_json(directory / INDEX_FILE)["weight_map"]
-        absent = sorted({file for file in files.values() if not (directory / file).is_file()})
-        if absent:
-            raise StopError(f"{directory / INDEX_FILE} names {absent[0]}, which is not there")
-        return files
-    single = directory / SINGLE_FILE
-    if not single.is_file():
-        raise StopError(f"{directory} has neither {SINGLE_FILE} nor {INDEX_FILE}")
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError:
-        raise StopError("the Python package safetensors is needed to read Hugging Face weights") from None
-    try:
-        with safe_open(single, framework="pt") as file:
-            return dict.fromkeys(file.keys(), SINGLE_FILE)
-    except SafetensorError as error:
-        raise StopError(f"{single} is damaged: {error}") from error
-
-
-def _check_architecture(directory: Path, config: dict[str, Any], model: ModelConfig) -> None:
-    require_llama_like(model)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise StopError(f"{directory} scales rotary positions ({kind}), which this trainer does not do")
-    heads = config.get("num_attention_heads")
-    found = {
-        "num_layers": config.get("num_hidden_layers"),
-        "hidden_size": config.get("hidden_size"),
-        "ffn_hidden_size": config.get("intermediate_size"),
-        "num_attention_heads": heads,
-        "num_query_groups": config.get("num_key_value_heads", heads),
-        "head_dim": config.get("head_dim") or config.get("hidden_size", 0) // (heads or 1),
-        "rotary_base": rope.get("rope_theta", config.get("rope_theta", 10000.0)),
-    }
-    for name, value in found.items():
-        if value != getattr(model, name):
-            raise StopError(f"{directory / 'config.json'} has {name}={value}, the plan {getattr(model, name)}")
