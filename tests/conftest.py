@@ -16,6 +16,16 @@ if importlib.util.find_spec("torch"):
     # register. In one process with both, torch comes first; the product never has both in one.
     import torch._dynamo  # noqa: F401
 
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import HealthCheck, settings
+
+    # Property tests take the time they need, since other programs of the machine must not fail them, and try the same
+    # examples each time; `--hypothesis-profile=exploring` tries others.
+    UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("exploring", **UNHURRIED)
+    settings.register_profile("repeated", derandomize=True, database=None, **UNHURRIED)
+    settings.load_profile("repeated")
+
 START_NICE = os.nice(0)
 # A proxy that this machine may have for others must not get what tests ask of servers of their own.
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(

@@ -41,7 +41,7 @@ def test_fp32_gradients_follow_megatrons_table(stage, expected):
     assert sum(found) == pytest.approx(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     tensor=st.sampled_from([1, 2, 4, 8]),
     pipeline=st.sampled_from([1, 2, 4, 8]),

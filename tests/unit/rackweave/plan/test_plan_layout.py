@@ -116,7 +116,7 @@ def test_bad_shorthand_is_refused(text):
         Cluster.from_shorthand(text)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(hosts=st.integers(1, 6), gpus=st.sampled_from([4, 8]), model=st.sampled_from(["llama3-8b", "gpt3-6.7b"]))
 def test_every_rank_appears_once_and_tensor_groups_stay_in_a_host(hosts, gpus, model):
     result = planned(hosts, gpus, model, 48)
@@ -130,7 +130,7 @@ def test_every_rank_appears_once_and_tensor_groups_stay_in_a_host(hosts, gpus, m
         assert len({rows[rank]["host"] for rank in group}) == 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(hosts=st.integers(2, 6), batch=st.sampled_from([24, 40, 48, 64, 96]))
 def test_more_hosts_never_make_the_plan_worse(hosts, batch):
     for model in ("llama3-8b", "gpt3-13b"):

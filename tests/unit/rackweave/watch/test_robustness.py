@@ -30,13 +30,13 @@ pieces = st.one_of(st.sampled_from(LINES), st.text(max_size=80), st.sampled_from
 
 
 @given(st.binary(max_size=4096))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_give_an_answer(data: bytes) -> None:
     assert diagnose(data).diagnosis_class in CLASSES
 
 
 @given(st.lists(pieces, max_size=30), st.sampled_from(["\n", "\r\n", "\r", ""]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_mixture_of_known_lines_gives_an_answer(parts: list[str], end: str) -> None:
     verdict = diagnose(end.join(parts), now="2026-08-02T07:41:00")
     assert verdict.diagnosis_class in CLASSES
@@ -44,7 +44,7 @@ def test_any_mixture_of_known_lines_gives_an_answer(parts: list[str], end: str) 
 
 
 @given(st.sampled_from(LOGS), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_log_cut_anywhere_gives_an_answer(log: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(log)))
     stop = data.draw(st.integers(start, len(log)))
@@ -52,14 +52,14 @@ def test_a_log_cut_anywhere_gives_an_answer(log: str, data: st.DataObject) -> No
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_taking_a_line_apart_loses_nothing_but_its_front(text: str) -> None:
     line = take_apart(text)
     assert line.full.endswith(line.text)
 
 
 @given(st.binary(max_size=2000), st.integers(1, 50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lines_do_not_depend_on_how_the_bytes_were_cut(data: bytes, size: int) -> None:
     data = data.replace(b"\r", b"")
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
@@ -67,7 +67,7 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(data: bytes, size: int) -
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_dump_is_read_or_refused(data: bytes) -> None:
     for head in (b"", b"\x80\x02", b"{"):
         try:
@@ -87,7 +87,7 @@ records = st.dictionaries(keys, json_values | st.sampled_from(["step", "phase", 
 
 
 @given(st.lists(records, max_size=10))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_records_are_taken_by_watchdog_and_diagnosis(items: list[dict[str, object]]) -> None:
     dog = Watchdog()
     for item in items:
@@ -100,7 +100,7 @@ def test_any_records_are_taken_by_watchdog_and_diagnosis(items: list[dict[str, o
 
 
 @given(st.lists(pieces, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_gate_never_passes_on_noise(parts: list[str]) -> None:
     report = gate("\n".join(parts), expected_ranks=range(64))
     assert not report.passed
