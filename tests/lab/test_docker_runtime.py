@@ -1,4 +1,7 @@
-"""The docker form of a job runs here: podman's docker-compatible command line trains two ranks in a local image."""
+"""The docker form of a job runs here: podman's docker-compatible command line trains two ranks in a local image.
+
+launch.sh is started as srun would start it on a node; Slurm itself is left out.
+"""
 
 import json
 import os
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from rackweave.provision.runtime import job_runtime, runtime_conf
+from rackweave.run.files import NODE_SCRIPTS
 
 from tests.support.attempts import losses, make_attempt, sizes, write_text
 
@@ -16,7 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 PODMAN = "/run/rackweave-lab/podman"
 EPILOG = ROOT / "roles/container_runtime/files/remove-job-containers"
-JOB = "990042"
+JOB, HOST = "990042", "localhost"
 
 
 def podman(*arguments, **options):
@@ -58,7 +62,7 @@ def attempt(shared, image, request):
         shared / "docker-runtime" / request.node.name,
         shared / "docker-runtime/corpus",
         chosen=sizes(dp=2),
-        host="trainer",
+        host=HOST,
         steps=10 if "two_ranks" in request.node.name else 100000,
     )
     settings = {
@@ -72,41 +76,44 @@ def attempt(shared, image, request):
         ],
     }
     (where / "runtime.conf").write_text(runtime_conf(job_runtime(settings)))
-    shutil.copy(ROOT / "roles/training_job/files/runtime.sh", where / "runtime.sh")
-    (where / "nccl").mkdir()
-    (where / "nccl/trainer.conf").write_text("GLOO_SOCKET_IFNAME=lo\n")
+    for name in NODE_SCRIPTS:
+        shutil.copy(ROOT / "roles/training_job/files" / name, where / name)
+    for name in ("nccl", "logs", "result", "phase", "placement"):
+        (where / name).mkdir(exist_ok=True)
+    (where / f"nccl/{HOST}.conf").write_text("NCCL_IB_DISABLE=1\nGLOO_SOCKET_IFNAME=lo\n")
     return where
 
 
 def start(attempt):
-    torchrun = ["python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "trainer"]
-    script = f'. "{attempt}/runtime.sh"; runtime_exec "$@"'
+    """Start the launcher of one node with what job.sbatch hands it."""
     environment = {
         **os.environ,
         "RACKWEAVE_PODMAN": PODMAN,
         "RACKWEAVE_DOCKER": str(ROOT / "molecule/resources/docker_on_podman"),
         "RACKWEAVE_ATTEMPT": str(attempt),
-        "RACKWEAVE_HOST": "trainer",
-        "SLURMD_NODENAME": "trainer",
+        "RACKWEAVE_RUN_DIR": str(attempt.parent),
+        "RACKWEAVE_VENV": "/nonexistent",
+        "RACKWEAVE_COMMAND": "python -m trainer --attempt {attempt}",
+        "RACKWEAVE_STALL_S": "600",
+        "RACKWEAVE_RESTART": "0",
+        "SLURMD_NODENAME": HOST,
         "SLURM_JOB_ID": JOB,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
+        "NCCL_NVLS_ENABLE": "0",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}",
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     return subprocess.Popen(
-        ["bash", "-c", script, "launch", *torchrun, "--attempt", str(attempt)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        ["bash", attempt / "launch.sh"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
-def wait_for_first_step(attempt, launcher, seconds=240):
+def log(attempt):
+    return (attempt / f"logs/{HOST}/launch.log").read_text()
+
+
+def wait_for_first_step(attempt, launcher, seconds=480):
     deadline = time.monotonic() + seconds
     while not ((attempt / "events.jsonl").exists() and '"step"' in (attempt / "events.jsonl").read_text()):
-        assert launcher.poll() is None, launcher.communicate()[0][-3000:]
+        assert launcher.poll() is None, launcher.communicate()[0][-1000:] + log(attempt)[-3000:]
         assert time.monotonic() < deadline, "no step within the time"
         time.sleep(0.5)
 
@@ -114,11 +121,16 @@ def wait_for_first_step(attempt, launcher, seconds=240):
 def test_two_ranks_train_in_a_container_and_what_this_machine_lacks_is_said(attempt):
     launcher = start(attempt)
     output = launcher.communicate(timeout=600)[0]
-    assert launcher.returncode == 0, output[-3000:]
+    assert launcher.returncode == 0, output[-1000:] + log(attempt)[-3000:]
     curve = losses(attempt)
     assert len(curve) == 10
     assert curve[-1] < curve[0] - 0.1
-    assert "not possible here: --gpus all" in output
+    assert "not possible here: --gpus all" in log(attempt)
+    # The job's log hears from inside the container what reached the ranks there.
+    assert "NCCL_NVLS_ENABLE=0 comes from job environment; nothing was planned for it" in output
+    inside = json.loads((attempt / f"logs/{HOST}/inside.json").read_text())
+    assert {it["name"]: it["value"] for it in inside["values"]}["GLOO_SOCKET_IFNAME"] == "lo"
+    assert json.loads((attempt / f"logs/{HOST}/exit.json").read_text())["code"] == 0
     placements = [json.loads(path.read_text()) for path in sorted((attempt / "placement").glob("*.json"))]
     assert [row["rank"] for row in placements] == [0, 1]
     assert "memlock=-1" in (attempt / "runtime.conf").read_text()
@@ -131,6 +143,7 @@ def test_a_cancelled_job_leaves_no_container_and_no_rank(attempt):
     launcher.terminate()
     launcher.wait(timeout=240)
     assert containers() == []
+    assert json.loads((attempt / f"logs/{HOST}/exit.json").read_text())["terminated"] is True
     processes = subprocess.run(
         ["pgrep", "-f", f"trainer --attempt {attempt}"], capture_output=True, text=True, check=False
     )
