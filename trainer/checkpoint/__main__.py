@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import StopError
 from .directory import LATEST_FILE, STATE_FILE, CheckpointDirectory, Published, read_small_json
-from .verify import check_published, differences, manifests
+from .verify import check_published, differences, files_of, manifests
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,11 +89,14 @@ def _describe(checkpoint: Published, pointer: str | None) -> dict[str, Any]:
         "layout": "?",
     }
     try:
-        state = read_small_json(checkpoint.path / STATE_FILE)
-        files = [facts for manifest in manifests(checkpoint.path) for facts in manifest["files"].values()]
-    except (StopError, KeyError) as error:
+        sizes = read_small_json(checkpoint.path / STATE_FILE).get("sizes", {})
+        files = [
+            facts for manifest in manifests(checkpoint.path) for facts in files_of(manifest, checkpoint.path).values()
+        ]
+    except StopError as error:
         return {**row, "problem": str(error)}
-    sizes = state.get("sizes", {})
+    if not isinstance(sizes, dict) or not all(isinstance(facts.get("bytes"), int) for facts in files):
+        return {**row, "problem": f"{checkpoint.path} has a damaged state or manifest"}
     when = (checkpoint.path / STATE_FILE).stat().st_mtime
     row["saved"] = datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds")
     row["bytes"] = sum(facts["bytes"] for facts in files)

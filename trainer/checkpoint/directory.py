@@ -25,9 +25,9 @@ VALIDATED_FILE = "validated.json"
 OWNER_FILE = "owner.json"
 LATEST_FILE = "latest"
 LOCK_FILE = ".lock"
-_STEP = re.compile(r"^step_(\d+)$")
+_STEP = re.compile(r"^step_([0-9]+)$")
 REPLACED = ".replaced"
-_LEFTOVER = re.compile(r"^step_\d+\.(tmp|old|replaced)$")
+_LEFTOVER = re.compile(r"^step_[0-9]+\.(tmp|old|replaced)$")
 LOG = logging.getLogger("trainer.checkpoint")
 
 
@@ -102,7 +102,7 @@ class CheckpointDirectory:
     def latest(self) -> str | None:
         """Return the name in the pointer, or None."""
         try:
-            return (self.path / LATEST_FILE).read_text(encoding="utf-8").strip() or None
+            return (self.path / LATEST_FILE).read_text(encoding="utf-8", errors="replace").strip() or None
         except FileNotFoundError:
             return None
 

@@ -51,17 +51,18 @@ class Share:
 def check_sizes(path: Path, ranks: int) -> None:
     """Raise StopError unless all manifests are there, and all files that they name, with their sizes."""
     for manifest in manifests(path, ranks):
-        for name, facts in _files(manifest, path).items():
+        for name, facts in files_of(manifest, path).items():
             _check_file(path / name, facts, hashes=False)
 
 
 def check_own(path: Path, rank: int) -> None:
     """Raise StopError unless the files of one writer hold the bytes that its manifest says."""
-    for name, facts in _files(read_small_json(path / MANIFESTS / f"{rank}.json"), path).items():
+    for name, facts in files_of(read_small_json(path / MANIFESTS / f"{rank}.json"), path).items():
         _check_file(path / name, facts, hashes=True)
 
 
-def _files(manifest: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def files_of(manifest: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    """Return what a manifest says of each file; StopError if that is damaged."""
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(isinstance(facts, dict) for facts in files.values()):
         raise StopError(f"{path} has a damaged manifest: its files are {files!r:.80}")
@@ -145,7 +146,7 @@ def read_manifests(outline: Outline, share: Share) -> dict[str, dict[str, Any]]:
                 f"{path} is the manifest of rank {manifest.get('rank')} of {manifest.get('world_size')}, "
                 f"but the checkpoint has {count} of them"
             )
-        files.update(_files(manifest, outline.checkpoint.path))
+        files.update(files_of(manifest, outline.checkpoint.path))
     return files
 
 
@@ -200,8 +201,15 @@ def differences(first: Path, second: Path) -> Iterator[str]:
             yield f"{name} has shape {tuple(one.size)} and {tuple(other.size)}"
         else:
             a, b = read_tensor(first, name, one), read_tensor(second, name, other)
-            if not torch.equal(a, b):
+            if a.dtype != b.dtype:
+                yield f"{name} is {a.dtype} and {b.dtype}"
+            elif not torch.equal(_bits(a), _bits(b)):
                 yield f"{name} differs, at most by {(a.double() - b.double()).abs().max().item():.3e}"
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor: numbers would call what is no number different from itself, and -0 equal to 0."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 class _PartialPlanner(RectangleLoadPlanner):

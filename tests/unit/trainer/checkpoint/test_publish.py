@@ -22,7 +22,8 @@ from tests.support.saver import NAMES, Saver, save_steps, snapshot, value
 from trainer.checkpoint import storage
 from trainer.checkpoint.__main__ import main
 from trainer.checkpoint.directory import CheckpointDirectory, Published
-from trainer.checkpoint.publish import Publisher, Writers
+from trainer.checkpoint.publish import Publisher, Snapshot, Writers
+from trainer.checkpoint.rectangles import Rectangle, Shards
 from trainer.checkpoint.storage import HashingStream, RestrictedReader
 from trainer.checkpoint.verify import Share, check_published, manifests, read_tensor, seal
 from trainer.errors import RetryError, StopError
@@ -358,3 +359,42 @@ def test_the_commands_list_verify_and_compare(tmp_path: Path, capsys: pytest.Cap
     assert main(["verify", str(tmp_path)]) == 1
     assert "has 100 bytes" in capsys.readouterr().out
     assert main(["list", str(tmp_path / "nowhere")]) == 2
+
+
+DAMAGED_SMALL_FILES = {
+    "state": ("step_2/state.json", b'{"sizes": "x"}'),
+    "nested": ("step_2/state.json", b"[" * 100_000),
+    "files": ("step_2/manifest/0.json", b'{"world_size": 1, "rank": 0, "files": "abc"}'),
+    "bytes": ("step_2/manifest/0.json", b'{"world_size": 1, "rank": 0, "files": {"a": {"bytes": "x"}}}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_SMALL_FILES)
+def test_a_listing_says_which_checkpoint_is_damaged_and_goes_on(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_steps(tmp_path, range(1, 3), lambda name: None)
+    name, content = DAMAGED_SMALL_FILES[damage]
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "latest").write_bytes(b"\xff\xfe")
+    assert main(["list", str(tmp_path)]) == 0
+    newest, older = capsys.readouterr().out.splitlines()
+    assert "damaged" in newest
+    assert "MiB" in older
+    assert main(["verify", str(tmp_path / "step_2")]) == 1
+
+
+def test_a_comparison_is_of_bits_not_of_numbers(tmp_path: Path) -> None:
+    strange = {"no-number": float("nan"), "zero": 0.0, "minus-zero": -0.0}
+    paths = {}
+    for name, number in strange.items():
+        shards = Shards((4,))
+        shards.rectangles.append(Rectangle((0,), torch.full((4,), number)))
+        directory = CheckpointDirectory(tmp_path / name, "torture")
+        directory.claim()
+        publisher = Publisher(directory, Writers(), 2, lambda step: None, lambda *_, **__: None)
+        publisher.publish(Snapshot(1, {"master.a": shards}, {"step": 1, "run": "torture"}, {}, bytes=16))
+        directory.release()
+        paths[name] = str(tmp_path / name / "step_1")
+    assert main(["compare", paths["no-number"], paths["no-number"]]) == 0
+    assert main(["compare", paths["zero"], paths["minus-zero"]]) == 1
