@@ -82,14 +82,14 @@ def wait_for(lab, query, wanted, seconds=60):
 def test_every_node_is_scraped(monitored):
     nodes = {"ctl", "gpu01", "gpu02"}
     # Debian's own configuration, which the package starts Prometheus with, leaves a row for some minutes.
-    wait_for(monitored, 'up{job="node"} == 1', lambda rows: {row["metric"]["instance"] for row in rows} >= nodes)
+    assert wait_for(monitored, 'up{job="node"} == 1', lambda rows: {row["metric"]["instance"] for row in rows} >= nodes)
 
 
 def test_what_slurm_says_arrives(monitored):
     def both_usable(rows):  # a timer writes it, so for some seconds it may still say that they were drained
         return {(row["metric"]["node"], row["value"][1]) for row in rows} == {("gpu01", "1"), ("gpu02", "1")}
 
-    wait_for(monitored, "rackweave_slurm_node_usable", both_usable)
+    assert wait_for(monitored, "rackweave_slurm_node_usable", both_usable)
 
 
 def test_a_job_is_scraped_while_it_trains(monitored, more):

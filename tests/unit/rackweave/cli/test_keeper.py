@@ -132,7 +132,7 @@ def test_playbook_and_workers_end_when_ansible_runner_kills_the_process_group(op
     process, below = operator()
     os.killpg(below[0][0], signal.SIGKILL)
     until(lambda: not any(map(runs, below)), "something outlived its cancellation")
-    process.wait(DEADLINE_S)
+    assert process.wait(DEADLINE_S) is not None
 
 
 def test_what_does_not_end_when_asked_is_killed_with_its_workers(place, monkeypatch):

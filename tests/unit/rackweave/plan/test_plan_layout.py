@@ -1,5 +1,6 @@
 """Plans as a user asks for them: asked sizes, refusals with a way out, odd clusters, and what is said of idle hosts."""
 
+import json
 from functools import lru_cache
 
 import pytest
@@ -9,7 +10,7 @@ from rackweave.errors import PlanError
 from rackweave.plan.cluster import Cluster, natural_key
 from rackweave.plan.layout import plan_layout
 from rackweave.plan.request import LayoutRequest
-from rackweave.run.plan_file import serialise_plan
+from rackweave.run.plan_file import parse_plan, serialise_plan
 
 
 def plan(cluster, model="llama3-70b", **wish):
@@ -61,7 +62,8 @@ def test_175b_does_not_fit_on_32_gpus_and_the_way_out_is_named():
 
 
 def test_a_plan_follows_its_schema():
-    serialise_plan(plan("2x8xH100", "llama3-8b").as_dict())
+    document = plan("2x8xH100", "llama3-8b").as_dict()
+    assert parse_plan(serialise_plan(document)) == parse_plan(json.dumps(document))
 
 
 def test_hosts_keep_the_order_in_which_they_are_given():

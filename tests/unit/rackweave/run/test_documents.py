@@ -30,7 +30,7 @@ def text_of(name):
 
 @pytest.mark.parametrize("name", READERS)
 def test_the_committed_example_is_read(name):
-    READERS[name](text_of(name))
+    assert READERS[name](text_of(name))
 
 
 @pytest.mark.parametrize("name", READERS)
