@@ -19,9 +19,10 @@ from rackweave.plan.request import LayoutRequest
 from rackweave.plan.rules import Layout, Place, divisors
 from rackweave.plan.search import Candidate, Search, evaluate
 from rackweave.plan.software import planned_software
+from rackweave.plan.trainer import PLANNED_AS
 
-from .config import JobConfig, SizesConfig, check_model_sizes
-from .deepspeed_config import LARGEST_BUCKET
+from .config import JobConfig, SizesConfig, check_engine, check_model_sizes, runs_flat
+from .live_bytes import Situation, live_bytes
 
 STAND_IN = "A100-80GB"
 """Ranks layouts by speed where the catalog does not know the GPU; memory needs no GPU's figures."""
@@ -83,7 +84,7 @@ def _advise(wishes: _Wishes) -> Advice:
             best = wishes.best(hosts << doubling, offload)
             if best is None:
                 continue
-            needed = wishes.needed(best.memory)
+            needed = wishes.needed(best.memory, wishes.flat(best.layout.zero_stage))
             where = "" if doubling == 0 else f" on {hosts << doubling} such hosts"
             return Advice(
                 f"{describe(best.layout)} would fit{where}: {needed / GIB:.2f} of {limit:.2f} GiB",
@@ -102,7 +103,7 @@ class _Fitting(Search):
     wishes: _Wishes
 
     def fits(self, memory: StageMemory) -> bool:
-        return self.wishes.needed(memory) <= self.wishes.shortage.limit
+        return self.wishes.needed(memory, self.software.flat) <= self.wishes.shortage.limit
 
 
 class _Wishes:
@@ -114,41 +115,39 @@ class _Wishes:
         self._gpus_per_host = int(job.plan.cluster["hosts"][0]["gpus"])
         self._own = shortage.own + (0 if shortage.cuda else LATER_ON_HOST)
         self._usable = 1.0 if shortage.cuda else USABLE_ON_HOST
+        staged = not shortage.cuda and job.train.checkpoint.mode != "sync"
+        self._situation = Situation(job.train.dtype, shortage.cuda, staged)
         self._correction = 1.0
         if correct:
             self._correct()
 
-    def needed(self, memory: StageMemory) -> float:
-        """Return the bytes that a rank needs for a layout, counted as the shortage counts."""
-        return self._own + self._correction * self._predicted(memory) / self._usable
+    def needed(self, memory: StageMemory, flat: bool) -> float:
+        """Return the bytes that a rank needs for a layout, counted as the shortage counts; `flat`: on that engine."""
+        return self._own + self._correction * live_bytes(memory, flat, self._situation) / self._usable
+
+    def flat(self, zero_stage: int) -> bool:
+        """Tell whether this job runs a ZeRO stage on the flat engine."""
+        return runs_flat(zero_stage, self.job.train.engine)
 
     def _correct(self) -> None:
         """Scale the estimate so that the failed layout needs what it reached, and in any case more than the limit."""
-        current = self._predicted(evaluate(self._search(len(self.job.plan.cluster["hosts"])), self._current()).memory)
+        layout = self._current()
+        search = self._search(len(self.job.plan.cluster["hosts"]), layout.zero_stage)
+        current = live_bytes(evaluate(search, layout).memory, search.software.flat, self._situation)
         reached = max(self.shortage.reached, self.shortage.limit) - self._own
         self._correction = max(1.0, MARGIN * reached * self._usable / current)
 
-    def _predicted(self, memory: StageMemory) -> float:
-        """Return the planner's bytes of live tensors.
-
-        It counts activations and gathered weights in 16 bit, and takes fp32 weights for their own master copy; the
-        trainer's DeepSpeed has another one, a bucket as large as all gradients, and AdamW's temporaries, which come
-        when activations are gone. A checkpoint on CPU is staged in the same memory.
-        """
-        width = 4 if self.job.train.dtype == "float32" else 2
-        optimizer = memory.optimizer * (1.5 if width == 4 else 1.0)
-        gathered = memory.gathered * width / 2
-        bucket = min(LARGEST_BUCKET * width, max(memory.weights, gathered))
-        passing = (memory.activations + memory.working_set + memory.pipeline_buffers) * width / 2 + memory.logits
-        live = memory.weights + memory.gradients + optimizer + gathered + bucket + max(passing, optimizer * 2 / 3)
-        if self.shortage.cuda:
-            return live + memory.cached / 3
-        return live + (0.0 if self.job.train.checkpoint.mode == "sync" else optimizer)
+    def _engine(self, zero_stage: int) -> str:
+        return PLANNED_AS["flat" if self.flat(zero_stage) else "deepspeed"]
 
     def best(self, hosts: int, offload: str) -> Candidate | None:
         """Return the fastest layout on some hosts that fits and that the trainer runs."""
         batch = self.job.plan.sizes.global_batch_size
-        found = [item for wish in self._requests(offload) for item in self._search(hosts).run(wish, batch).ranked]
+        found = [
+            item
+            for wish in self._requests(offload)
+            for item in self._search(hosts, wish.zero_stage or 0).run(wish, batch).ranked
+        ]
         found.sort(key=lambda candidate: candidate.time.total)
         return next((candidate for candidate in found if self._runs(candidate.layout)), None)
 
@@ -168,6 +167,7 @@ class _Wishes:
                     base,
                     tensor_parallel_size=tensor,
                     zero_stage=stage,
+                    engine=self._engine(stage),
                     pipeline_parallel_size=1 if alone else None,
                 )
 
@@ -175,13 +175,16 @@ class _Wishes:
         """Tell whether the trainer accepts a layout: its own checks of sizes and plan decide."""
         if layout.sizes.world_size % self._gpus_per_host and layout.sizes.world_size > self._gpus_per_host:
             return False
+        train = self.job.train
         try:
-            check_model_sizes(self.job.plan.model, SizesConfig(**sizes_as_dict(layout)))
+            sizes = SizesConfig(**sizes_as_dict(layout))
+            check_model_sizes(self.job.plan.model, sizes)
+            check_engine(sizes, train.engine, train.lora is not None, train.offload_directory)
         except RackweaveError:
             return False
         return True
 
-    def _search(self, hosts: int) -> Search:
+    def _search(self, hosts: int, zero_stage: int) -> Search:
         gpus = hosts * self._gpus_per_host
         gpu = self._gpu()
         domain = min(gpus, max(gpu.nvlink_domain, 1)) if self.shortage.cuda else self._gpus_per_host
@@ -193,7 +196,8 @@ class _Wishes:
             constants = constants.with_values({"allocated_base_gib": 0.0})
         task = "pretrain" if self.job.train.lora is None else "lora"
         place = Place(gpus, self._gpus_per_host, domain)
-        search = _Fitting(self._model, machine, place, planned_software("megatron", task, self._model), constants)
+        software = planned_software(self._engine(zero_stage), task, self._model)
+        search = _Fitting(self._model, machine, place, software, constants)
         search.wishes = self
         return search
 
@@ -212,4 +216,5 @@ class _Wishes:
             recompute=sizes.recompute,
             offload=sizes.offload,
             precision=PRECISIONS[self.job.train.dtype],
+            engine=self._engine(sizes.zero_stage),
         )

@@ -20,6 +20,8 @@ from .errors import StopError
 PIECE_ELEMENTS = 1 << 24
 """Elements of each state that visit the device at a time: 160 MiB for two moments and an int16 rest."""
 SLOTS = 2
+HOST_PIECE_ELEMENTS = 1 << 20
+"""Elements that the host computes with at a time: written out, the update makes seven temporaries of that size."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +86,14 @@ def visit(
 
     A piece is taken home when the next one is asked for, so the iterator must be used up.
     """
-    if not home.away:
+    on_host = device.type != "cuda"
+    if not home.away and not on_host:
         own = slice(start, start + numel)
         yield own, {name: state[own] for name, state in states.items()}
         return
-    pieces = [
-        slice(first, min(first + home.piece_elements, start + numel))
-        for first in range(start, start + numel, home.piece_elements)
-    ]
-    if device.type != "cuda":
+    longest = min(home.piece_elements, HOST_PIECE_ELEMENTS) if on_host else home.piece_elements
+    pieces = [slice(first, min(first + longest, start + numel)) for first in range(start, start + numel, longest)]
+    if on_host:
         # The host computes where the states are.
         for piece in pieces:
             yield piece, {name: state[piece] for name, state in states.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,15 @@ def test_running_out_of_memory_is_reported_with_phase_sizes_and_advice(
         assert report["largest_tensors"][0]["bytes"] >= 256 * 8192 * 4
 
 
+@pytest.mark.parametrize("engine", ["deepspeed", "flat"])
 def test_the_advised_layout_fits_where_the_first_one_did_not(
-    launcher: ForkServer, corpus: Path, tmp_path: Path
+    engine: str, launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
     model, chosen = {**BIG, "num_layers": 4}, sizes(dp=2, micro_batch_size=8, global_batch_size=16)
-    bare = make_attempt(tmp_path / "bare" / "attempt", corpus, model, chosen)
+    bare = make_attempt(tmp_path / "bare" / "attempt", corpus, model, chosen, engine=engine)
     launcher.call(CAP, bare, 2, attempt=str(bare), phase="model_build")
     limit_gib = oom_report(bare, 0)["program_bytes"] / 2**30 + 0.5
-    cap = {"memory_limit_gib": limit_gib, "steps": 2, "checkpoint": {"mode": "async_thread"}}
+    cap = {"memory_limit_gib": limit_gib, "steps": 2, "checkpoint": {"mode": "async_thread"}, "engine": engine}
     first = make_attempt(tmp_path / "first" / "attempt", corpus, model, chosen, **cap)
     assert 64 in launcher.run(first, 2).codes
     report = next(oom_report(first, rank) for rank in (0, 1) if (first / f"oom/{rank}.json").exists())
@@ -96,29 +98,36 @@ def test_the_advised_layout_fits_where_the_first_one_did_not(
 
 
 # Layers of the model and MiB left when the phase begins: too few for it, enough for a layout of at most 16 ranks.
-# Communicators (nccl_init) hold no model: where they do not fit, no layout does.
+# Communicators (nccl_init) hold no model: where they do not fit, no layout does. The flat engine takes nothing before
+# it is built (model_build), and 28 MiB that activations have left when it steps (optimizer_step).
 LEFT = {
-    "model_build": (24, 390),
-    "checkpoint_load": (8, 64),
-    "optimizer_init": (16, 200),
-    "forward": (8, 24),
-    "backward": (8, 64),
-    "optimizer_step": (8, 32),
-    "save": (8, 12),
-    "evaluate": (16, 12),
+    ("deepspeed", "model_build"): (24, 390),
+    ("deepspeed", "checkpoint_load"): (8, 64),
+    ("deepspeed", "optimizer_init"): (16, 200),
+    ("deepspeed", "forward"): (8, 24),
+    ("deepspeed", "backward"): (8, 64),
+    ("deepspeed", "optimizer_step"): (8, 32),
+    ("deepspeed", "save"): (8, 12),
+    ("deepspeed", "evaluate"): (16, 12),
+    ("flat", "checkpoint_load"): (8, 64),
+    ("flat", "optimizer_init"): (16, 500),
+    ("flat", "forward"): (8, 24),
+    ("flat", "backward"): (8, 16),
+    ("flat", "save"): (8, 12),
+    ("flat", "evaluate"): (16, 12),
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("phase", LEFT)
+@pytest.mark.parametrize(("engine", "phase"), LEFT)
 def test_whatever_phase_ran_out_the_advised_layout_runs_in_the_same_memory(
-    phase: str, launcher: ForkServer, corpus: Path, tmp_path: Path
+    engine: str, phase: str, launcher: ForkServer, corpus: Path, tmp_path: Path
 ) -> None:
-    layers, left = LEFT[phase]
+    layers, left = LEFT[engine, phase]
     # Of 16 samples a layer's tensors are too large for the C library to find room for them in what was freed before.
     samples = 16 if phase == "evaluate" else 8
     model, chosen = {**BIG, "num_layers": layers}, sizes(dp=2, micro_batch_size=samples, global_batch_size=2 * samples)
-    shared: dict[str, Any] = {"checkpoint": {"mode": "async_thread" if phase == "save" else "sync"}}
+    shared: dict[str, Any] = {"checkpoint": {"mode": "async_thread" if phase == "save" else "sync"}, "engine": engine}
     shared["evaluation"] = {"interval": int(phase == "evaluate"), "batches": 1}
     if phase == "checkpoint_load":
         before = make_attempt(tmp_path / "before", corpus, model, chosen, steps=1, **shared)
@@ -134,3 +143,7 @@ def test_whatever_phase_ran_out_the_advised_layout_runs_in_the_same_memory(
     second = make_attempt(tmp_path / "second", corpus, model, advised, steps=2, **shared, **cap)
     launcher.run(second, advised["world_size"]).assert_done()
     assert len(losses(second)) == (1 if phase == "checkpoint_load" else 2)
+    # A row of the table of docs/checkpoints.md, shown with `-rP`.
+    own = report["program_bytes"]
+    sizes_gib = f"{(report['limit_bytes'] - own) / 2**30:.2f} | {(report['layout_needs_bytes'] - own) / 2**30:.2f}"
+    sys.stdout.write(f"| {engine} | {phase} | {sizes_gib} | {report['planner'].partition(' would fit')[0]} |\n")
