@@ -104,7 +104,8 @@ def test_score_of_a_malformed_row_exits_2_and_names_it(tmp_path):
     assert "nar21-t1-2: tp='two' is not a number" in found.stderr
 
 
-@pytest.mark.parametrize(("cluster", "limit_s"), [("128x8xH100", 0.5), ("2048x8xH100", 3.0)])
+# Measured: 0.3 s and 0.4 s. The limits leave room for a slower processor and for what else runs on its caches.
+@pytest.mark.parametrize(("cluster", "limit_s"), [("128x8xH100", 2.0), ("2048x8xH100", 3.0)])
 def test_a_whole_search_is_fast_import_included(cluster, limit_s):
     used = []
     for _ in range(3):
