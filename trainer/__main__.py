@@ -47,7 +47,9 @@ def _run(job: JobConfig, environment: LaunchEnvironment) -> int:
     """Run the job with its outputs open; whatever happens, `result/<rank>.json` says how it ended."""
     from .platform import prepare_platform
 
-    prepare_platform(cuda=job.train.backend == "nccl")
+    prepare_platform(
+        cuda=job.train.backend == "nccl", deepspeed=not runs_flat(job.plan.sizes.zero_stage, job.train.engine)
+    )
     # Megatron is imported by these modules, so they may be loaded only now.
     # The last one only so that a report of exhausted memory need not load it.
     from . import failure  # noqa: F401

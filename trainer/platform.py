@@ -18,8 +18,12 @@ import torch
 from .environment import prepare_environment
 
 
-def prepare_platform(cuda: bool) -> None:
-    """Prepare this process; on CPU, replace the calls that assume CUDA."""
+def prepare_platform(cuda: bool, deepspeed: bool = True) -> None:
+    """Prepare this process; on CPU, replace the calls that assume CUDA.
+
+    Args:
+        deepspeed: whether the job runs on DeepSpeed; else it is not imported, and need not be installed.
+    """
     prepare_environment(cuda)
     if cuda:
         return
@@ -29,11 +33,17 @@ def prepare_platform(cuda: bool) -> None:
     with _without_compiler():
         random = importlib.import_module("megatron.core.tensor_parallel.random")
         schedules = importlib.import_module("megatron.core.pipeline_parallel.schedules")
-        # DeepSpeed looks for this optimizer when it starts; its module compiles functions that nobody here calls.
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+        if deepspeed:
+            # It looks for this optimizer when it starts; its module compiles functions that nobody here calls.
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
     _use_cpu_random_states(random)
     schedules.__dict__["torch"] = _CpuZeros("torch")
+    if deepspeed:
+        _tame_deepspeed()
+
+
+def _tame_deepspeed() -> None:
     # DeepSpeed would build its shared-memory communication operator with a compiler on first use.
     importlib.import_module("deepspeed.ops").__dict__["__compatible_ops__"] = collections.defaultdict(bool)
     # It also refuses float16 on a CPU without instructions for it; PyTorch computes it all the same, only slowly.

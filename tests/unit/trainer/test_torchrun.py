@@ -16,16 +16,18 @@ from tests.support.launch import ROOT, free_port
 pytestmark = pytest.mark.multiprocess
 
 
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}",
+    "SLURMD_NODENAME": "node-a",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+
+
 def torchrun(attempt: Path, ranks: int) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/module_utils'}",
-        "SLURMD_NODENAME": "node-a",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
     command += [f"--master_port={free_port()}", "-m", "trainer", "--attempt", str(attempt)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_job_under_torchrun_trains_and_ends_with_0(corpus: Path, tmp_path: Path) -> None:
@@ -44,3 +46,19 @@ def test_a_refused_job_says_one_sentence_once(corpus: Path, tmp_path: Path) -> N
     # torchrun may end one rank before it has written its own; each that is there says "stop".
     codes = [json.loads(path.read_text())["code"] for path in (attempt / "result").glob("*.json")]
     assert set(codes) == {64}
+
+
+def test_a_job_on_the_flat_engine_runs_where_deepspeed_cannot_be_imported(corpus: Path, tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(zero_stage=1), steps=1, engine="flat")
+    program = "import sys; sys.modules['deepspeed'] = None; from trainer.__main__ import leave, main; leave(main())"
+    own = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--attempt", str(attempt)],
+        env={**ENVIRONMENT, **own, "MASTER_PORT": str(free_port())},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(losses(attempt)) == 1
