@@ -127,7 +127,7 @@ def test_a_storm_of_drains_is_frozen_by_the_cap(tmp_path):
 @pytest.fixture
 def open_directory():
     """A directory that the user of jobs reaches too; pytest's own is the caller's alone."""
-    path = Path(tempfile.mkdtemp(prefix="rackweave-operate-"))
+    path = Path(tempfile.mkdtemp(prefix="rackweave-operate-", dir="/tmp"))
     path.chmod(0o777)
     yield path
     shutil.rmtree(path)

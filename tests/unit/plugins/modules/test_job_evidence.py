@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,13 +113,19 @@ def test_peers_that_do_not_answer_are_said_by_name(run_module, tools, monkeypatc
     assert result["collectors"]["peers"]["detail"] == "1 of 3 do not answer"
 
 
-def test_what_is_written_belongs_to_the_owner_of_the_job(run_module, tools, tmp_path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can write as someone else")
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that other users reach too; pytest's own is the caller's alone, and so may be what it lies in."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        os.chmod(path, 0o777)
+        yield Path(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write as someone else")
+def test_what_is_written_belongs_to_the_owner_of_the_job(run_module, tools, open_directory) -> None:
     _tool(tools, "dmesg", "echo x")
-    tmp_path.chmod(0o777)
-    for parent in list(tmp_path.parents)[:3]:
-        parent.chmod(0o755)
-    result = run_module("job_evidence", only=["dmesg"], counter_seconds=0, dest=str(tmp_path / "e"), owner="nobody")
+    dest = str(open_directory / "e")
+    result = run_module("job_evidence", only=["dmesg"], counter_seconds=0, dest=dest, owner="nobody")
+    assert result["files"]
     assert {Path(name).owner() for name in result["files"]} == {"nobody"}
     assert os.geteuid() == 0
