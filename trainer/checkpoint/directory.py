@@ -65,6 +65,19 @@ class CheckpointDirectory:
 
     def _claim(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        self._check_owner()
+        self._take_lock()
+        try:
+            # Another job may have come and gone before the lock was free.
+            self._check_owner()
+        except StopError:
+            self.release()
+            raise
+        owner = self.path / OWNER_FILE
+        if not owner.is_file():
+            write_durably(owner, json.dumps({"schema": OWNER_SCHEMA, "run": self._run}) + "\n")
+
+    def _check_owner(self) -> None:
         owner = self.path / OWNER_FILE
         if not owner.is_file():
             foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK_FILE)
@@ -78,9 +91,6 @@ class CheckpointDirectory:
                 f"{self.path} belongs to the run {read_small_json(owner).get('run')!r}, not to {self._run!r}: name "
                 "another checkpoint directory"
             )
-        self._take_lock()
-        if not owner.is_file():
-            write_durably(owner, json.dumps({"schema": OWNER_SCHEMA, "run": self._run}) + "\n")
 
     def release(self) -> None:
         """Give the directory up."""

@@ -226,7 +226,7 @@ def test_a_disk_that_really_is_full_fails_the_save_and_keeps_the_one_before(tmp_
         assert CheckpointDirectory(where, "torture").latest() == "step_1"
         check_published(where / "step_1")
     finally:
-        subprocess.run(["umount", str(where)], check=True)
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def _files_of_one_save(where: Path) -> dict[str, Any]:
@@ -333,6 +333,22 @@ def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> Non
     with pytest.raises(StopError, match="is in use by another job"):
         CheckpointDirectory(tmp_path, "torture").claim()
     first.release()
+    CheckpointDirectory(tmp_path, "torture").claim()
+
+
+def test_a_directory_that_another_run_took_before_the_lock_was_free_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = CheckpointDirectory._take_lock
+
+    def wait_and_take(self: CheckpointDirectory) -> None:
+        monkeypatch.setattr(CheckpointDirectory, "_take_lock", take)
+        save_steps(tmp_path, range(1, 2), lambda name: None)
+        take(self)
+
+    monkeypatch.setattr(CheckpointDirectory, "_take_lock", wait_and_take)
+    with pytest.raises(StopError, match="belongs to the run 'torture', not to 'other'"):
+        CheckpointDirectory(tmp_path, "other").claim()
     CheckpointDirectory(tmp_path, "torture").claim()
 
 
