@@ -287,7 +287,7 @@ def test_a_disk_that_fills_up_ends_the_job_with_its_reason_and_the_last_checkpoi
         launcher.run(resumed, 2).assert_done()
         assert [event["step"] for event in events(resumed, "step")] == [7]
     finally:
-        subprocess.run(["umount", str(where)], check=True)
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def test_a_log_of_events_that_cannot_be_written_stops_the_job_in_a_sentence(
