@@ -1,5 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Everything else is a part of them.
 SHELL := /bin/bash
+# Ansible refuses to start where the locale is not of UTF-8.
+export LC_ALL := C.UTF-8
 VENV := .venv
 BIN := $(VENV)/bin
 INVENTORY ?= inventory/lab

@@ -27,6 +27,8 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("repeated")
 
 START_NICE = os.nice(0)
+# Ansible refuses to start where the locale is not of UTF-8, and tests look for messages in English.
+os.environ["LC_ALL"] = "C.UTF-8"
 # A proxy that this machine may have for others must not get what tests ask of servers of their own.
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
     filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1", "localhost"))
