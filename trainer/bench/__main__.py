@@ -37,10 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     try:
+        _check(given)
         return _allreduce(given) if given.what == "allreduce" else _steps(given)
-    except StopError as error:
-        logging.getLogger("trainer.bench").error("%s", error)
+    except (StopError, OSError) as error:
+        if _speaks():
+            logging.getLogger("trainer.bench").error("%s", error)
         return 64
+
+
+def _check(given: argparse.Namespace) -> None:
+    for name, least in {"untimed": 0, "timed": 1, "calls": 1}.items():
+        if getattr(given, name) < least:
+            raise StopError(f"--{name} {getattr(given, name)} must be at least {least}")
+    given.out.mkdir(parents=True, exist_ok=True)
+
+
+def _speaks() -> bool:
+    """Tell whether this is rank 0, or a process that no launcher gave a rank."""
+    try:
+        return read_environment().rank == 0
+    except StopError:
+        return True
 
 
 def case_of(job: JobConfig) -> BenchCase:
@@ -78,7 +95,6 @@ def _steps(given: argparse.Namespace) -> int:
     # Megatron may be imported only after the platform is prepared.
     from .layouts import offload_cost, run_layout, try_layout
 
-    given.out.mkdir(parents=True, exist_ok=True)
     span = (given.untimed, given.timed)
     row = run_layout("plan", case, given.out, span)
     peak = job.train.telemetry.peak_flops_per_second
@@ -98,7 +114,6 @@ def _allreduce(given: argparse.Namespace) -> int:
     mesh = start(BenchCase("allreduce", model, 1, 1, data_parallel_size=world_size))
     from . import allreduce
 
-    given.out.mkdir(parents=True, exist_ok=True)
     result = allreduce.sweep(mesh.device, given.calls)
     _tell(mesh, given.out / "allreduce.json", {"time": allreduce.now(), **asdict(result)}, allreduce.table(result))
     return 0

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.support.attempts import make_attempt, sizes
+from trainer.bench.__main__ import main as bench
 from trainer.bench.allreduce import bus_bandwidth
 from trainer.bench.case import BenchCase, gpt_like, llama_like
 from trainer.bench.peer import PeerGpt, peer_name
@@ -59,6 +60,30 @@ def test_the_bench_measures_a_planned_layout_and_all_reduce(tmp_path: Path) -> N
     assert "bus GB/s" in run([*bench, "allreduce", "--calls", "10"])
     swept = json.loads((tmp_path / "allreduce.json").read_text())
     assert all(size["p50_s"] <= size["p99_s"] <= size["max_s"] for size in swept["sizes"])
+
+
+REFUSED = {
+    "--timed 0 must be at least 1": ["--timed", "0"],
+    "--untimed -1 must be at least 0": ["--untimed", "-1"],
+    "--calls 0 must be at least 1": ["allreduce", "--calls", "0"],
+    "File exists": ["--out", "file"],
+    "--attempt is missing": ["steps"],
+    "the attempt directory nowhere does not exist": ["--attempt", "nowhere"],
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_a_request_that_makes_no_sense_is_said_once_by_rank_0(
+    sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    for rank, times in ((0, 1), (1, 0)):
+        for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        caplog.clear()
+        assert bench(REFUSED[sentence]) == 64
+        assert sum(sentence in message for message in caplog.messages) == times
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
