@@ -164,7 +164,7 @@ def told_ranks(text: str) -> set[int]:
 
 
 _TOLD = re.compile(
-    r"\b(?:[Oo]n|[Nn]ode|[Hh]ost|[Ss]erver|kubelet,?)(?: node| host)?[ =:]+'?"
+    r"\b(?:(?:[Oo]n|[Nn]ode|[Hh]ost|[Ss]erver|kubelet,?)(?: node| host)?[ =:]+'?|slurm(?:step)?d\[)"
     r"(?P<host>[a-z][a-z0-9.-]*[a-z0-9])\b(?![:/_])"
 )
 

@@ -81,7 +81,7 @@ FINE = (
     r"test_\w+)\b|"
     r"\bno (?!longer)|[=:] ?0(?![.\dx])|\bnot (?:detected|degraded|seen)|[=:] ?(?:false|no)\b|"
     r"(?<![\w.:])0 (?:\w+ )?(?:pending|fail\w*|errors?|faults?|flaps|down|lost|bad|missing|stalled|dead|inactive|"
-    r"degraded)\b"
+    r"degraded)\b|\b(?:fail\w*|errors?|faults?|flaps|kills?|count) 0\b(?![.:])"
 )
 
 
@@ -103,7 +103,8 @@ _ADVICE = re.compile(
     r"troubleshoot\w*|hint:|tip:|"
     r"see also|faq|runbook|playbook says|would (?:print|raise|show)|looks like|grep (?:for|-)|alert rule|"
     r"pattern\s*[=:]|regex\w*|"
-    r"older than \d+|skipping (?:this|these|known|old)|already (?:reported|handled|known)|unit test|test case|"
+    r"\bpolic(?:y|ies)\b[^:]{0,24}:|older than \d+|skipping (?:this|these|known|old)|already (?:reported|handled|"
+    r"known)|unit test|test case|"
     r"simulat(?:e|ing|ed|ion)|inject(?:ing|ed|ion)?\b|last (?:week|month|time|run)"
     r"|yesterday|used to|"
     r"(?:searching|watching|checking) for|looking for(?! (?:\w+ ){0,2}(?:checkpoint|snapshot))|to (?:avoid|prevent|"

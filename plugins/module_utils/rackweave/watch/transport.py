@@ -257,6 +257,11 @@ class Transport:
             if host.plugin_line is not None:
                 yield _finding("net.plugin_load_failed", host.plugin_line, [name], 90, blame=False)
 
+    def all_use_gdr(self) -> bool:
+        """Whether channel lines prove GPUDirect on every host that shows any."""
+        states = {_gdr_state(host)[0] for host in self.hosts.values()} - {"unknown"}
+        return states == {"on"}
+
     def _no_rdma(self) -> Iterator[Finding]:
         sockets = [name for name, host in self.hosts.items() if host.uses_socket and not host.only_local]
         rdma = [name for name, host in self.hosts.items() if host.uses_rdma and name not in sockets]

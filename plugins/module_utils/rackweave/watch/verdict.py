@@ -164,7 +164,9 @@ def _collect(scan: Scan) -> list[Finding]:
 
 
 def _ignored(finding: Finding, scan: Scan) -> bool:
-    """An exception that Python itself reports as ignored, in a destructor at exit."""
+    """An exception that Python itself ignores, in a destructor at exit, or a warning that channel lines disprove."""
+    if finding.diagnosis == "net.gdr_inactive":
+        return scan.transport.all_use_gdr()
     if finding.diagnosis != "app.exception":
         return False
     marks = scan.store.of("fact:ignored_exception")

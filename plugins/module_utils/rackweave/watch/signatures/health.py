@@ -48,13 +48,14 @@ TABLE = (
         report(
             r"\b(?:spare rows?|row remap\w*|remap\w*(?: resources?)?)\b.{0,40}\b(?:exhausted|used up|ran out|depleted|"
             r"unavailable|fail(?:ed|ure|ures)?)\b|\b(?:row[ _]?)?remap\w*[ _]fail(?:ed|ure)\b|\bno (?:more "
-            r")?(?:spare|free) (?:rows|remap\w*)"
+            r")?(?:spare|free) (?:rows|remapping)"
         ),
         "host3 health: CRITICAL GPU 4: row remapping resources exhausted",
         blame="both",
         depth=9,
         whole=True,
-        unless=FINE,
+        unless=_WELL + r"|[=:] ?(?:0|false|no)\b(?! (?:more|spare|free))|\bfail\w* 0\b|(?<![\w.:])0 (?:\w+ "
+        r")?(?:pending|fail)",
     ),
     S(
         "gpu.ecc_uncorrectable/memory",
@@ -130,10 +131,10 @@ TABLE = (
         "net.ib_init_failed/report",
         "net.ib_init_failed",
         report(
-            r"\b(?:no|0|missing)\b.{0,12}\b(?:IB|InfiniBand|RDMA|verbs|RoCE|uverbs)\b.{0,12}\b(?:devices?|HCAs?|"
-            r"NICs?)\b|"
+            r"\b(?:no|0|missing)\b.{0,12}\b(?:IB device|InfiniBand (?:device|HCA|NIC)|RDMA (?:device|HCA|NIC)|"
+            r"verbs device|RoCE (?:device|NIC)|uverbs device)s?\b|"
             r"\b(?:IB|InfiniBand|RDMA|verbs|HCAs?)\b.{0,24}\b(?:devices?|HCAs?|NICs?)?\b.{0,24}"
-            r"\b(?:expected|want(?:ed)?)\b.{0,16}\d+.{0,16}\b(?:found|got|see|have)\b|"
+            r"\b(?:expected|want(?:ed)?)\b\D{0,16}(?P<n>\d+)\b\D{0,16}\b(?:found|got|see|have)\b\D{0,8}(?!(?P=n)\b)\d+|"
             r"/dev/infiniband\b.{0,40}\b(?:missing|absent|not (?:found|present|mounted|visible))"
         ),
         "host3 prolog: ERROR /dev/infiniband is missing in the container",
@@ -153,7 +154,7 @@ TABLE = (
         blame="both",
         depth=81,
         whole=True,
-        unless=_WELL + r"|NCCL INFO|NCCL_|gdrcopy|GPUDirect Storage|\bcuFile\b",
+        unless=_WELL + r"|NCCL INFO|NCCL_|instead|not needed|gdrcopy|GPUDirect Storage|\bcuFile\b",
     ),
     S(
         "storage.quota/report",
@@ -171,13 +172,14 @@ TABLE = (
         r"(?i)\b(?:node|host|server)[ =:']+(?P<host>[a-z][\w.-]*\d[\w.-]*)\b.{0,40}\b(?:unreachable|stopped "
         r"respond\w*|does not (?:answer|respond)|no longer (?:answers|responds|reachable)|lost (?:contact|power)|"
         r"went (?:down|offline|away)|is (?:now )?(?:down|offline|dead)|powered off|power(?:ed)? loss|no heartbeat)\b|"
-        r"\b(?:lost contact (?:with|to)|no (?:heartbeat|answer|ping) from) (?:node |host )?"
+        r"\b(?:lost contact (?:with|to)|no heartbeat from|no answer from|no ping from) (?:node |host )?"
         r"(?P<host2>[a-z][\w.-]*\d[\w.-]*)\b|\b(?P<host3>[a-z][\w.-]*\d[\w.-]*): (?:node|host) (?:does not (?:answer|"
         r"respond)|is (?:unreachable|down|offline|dead)|unreachable|down|lost)\b",
         "cluster-monitor: CRITICAL node host7 is unreachable (ping and ssh) since 03:11:02",
         depth=29,
         whole=True,
-        unless=r"(?i)\b(?:recovered|reachable again|back|test|rdzv|rendezvous|store|port \d+|registry|proxy)\b",
+        unless=r"(?i)\b(?:recovered|reachable again|back|test|maintenance|planned|rdzv|rendezvous|store|port \d+|"
+        r"registry|proxy)\b",
     ),
     S(
         "hang.no_progress/report",
@@ -185,7 +187,8 @@ TABLE = (
         report(
             r"\b(?:job|training|run|trainer|rank \d+)\b.{0,40}\b(?:is |seems |appears |looks )?(?:to be )?"
             r"(?:stalled|hung|stuck|frozen|wedged)\b|"
-            r"\bno (?:new )?(?:training )?(?:steps?|iterations?|log (?:lines?|output)|output|progress)\b.{0,30}"
+            r"\b(?:no new (?:training )?(?:steps?|iterations?|log|output|lines?)|no training steps?|no steps?|"
+            r"no iterations?|no log (?:lines?|output)|no output|no progress)\b.{0,30}"
             r"\b(?:for|in|since|within|during)\b.{0,24}\d"
         ),
         "job-monitor: ALERT no new iteration in the last 1200 s, job 4412 seems hung",

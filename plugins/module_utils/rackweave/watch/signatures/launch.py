@@ -112,7 +112,7 @@ TABLE = (
         r"|wait timeout after \d+ms, keys: \S*(?:init|barrier|rank|default_pg)",
         "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/4 clients joined.",
         depth=46,
-        unless=r"keep-alive|failed to shutdown",
+        unless=r"keep-alive|failed to shutdown|(?i:timeout in \d)",
     ),
     S(
         "launch.dns_failure/resolve",

@@ -30,6 +30,7 @@ TABLE = (
         "host4 kernel: blk_update_request: I/O error, dev nvme0n1, sector 1234 op 0x0:(READ)",
         blame="host",
         depth=17,
+        unless=r"completion polled",
     ),
     S(
         "storage.quota/errno",
