@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from .errors import StopError
 
 T = TypeVar("T")
 LARGEST_WHOLE = 2**63 - 1
+_IMPOSSIBLE = re.compile("[\x00\ud800-\udfff]")
+"""What no system call takes: the end of a C string, and halves of characters, which JSON can hold."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -78,6 +81,8 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
         raise StopError(f"{where}={value!r} must be of type {kind.__name__}")
+    if kind is str and _IMPOSSIBLE.search(value):
+        raise StopError(f"{where}={value!r:.80} holds a character that no name of a file can have")
     if kind is float and not math.isfinite(value):
         raise StopError(f"{where}={value} must be a finite number")
     if kind is int and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:

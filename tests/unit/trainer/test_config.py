@@ -95,6 +95,8 @@ REFUSED_TRAINING: dict[str, dict[str, Any]] = {
     "telemetry.peak_flops_per_second=0 must be above 0": {"telemetry": {"peak_flops_per_second": 0.0}},
     r"telemetry.profile_steps=\[0\] must be steps from 1 on": {"telemetry": {"profile_steps": [0]}},
     "the prefix '' names no corpus": {"data": {"train": [{"prefix": "", "weight": 1.0}]}},
+    r"prefix='a\\x00b' holds a character": {"data": {"train": [{"prefix": "a\x00b", "weight": 1.0}]}},
+    r"directory='a\\ud800' holds a character": {"checkpoint": {"directory": "a\ud800"}},
     "checkpoint.directory is empty": {"checkpoint": {"directory": ""}},
     "lora.targets='embedding' is none of": {"lora": {"rank": 4, "alpha": 8.0, "targets": ["embedding"]}},
 }
