@@ -63,26 +63,37 @@ def row(fault: str, runs: list[dict[str, Any]]) -> str:
     return "| " + " | ".join((*columns, spread(numbers["relaunch_s"]), lost, beyond)) + " |\n"
 
 
+def label(run: dict[str, Any]) -> str:
+    """Return the kind of fault; runs marked as made with an earlier state of the code have a line of their own."""
+    return run["fault"] + (", earlier" if run.get("earlier") else "")
+
+
 def page(results: list[dict[str, Any]]) -> str:
-    """Return the page."""
+    """Return the page: kinds in the order of the injector, what is newest first."""
+    ordered = sorted(results, key=lambda run: (list(FAULTS).index(run["fault"]), bool(run.get("earlier"))))
     kinds: dict[str, list[dict[str, Any]]] = {}
-    for run in results:
-        kinds.setdefault(run["fault"], []).append(run)
-    missing = [fault for fault in FAULTS if fault not in kinds]
+    for run in ordered:
+        kinds.setdefault(label(run), []).append(run)
+    missing = [fault for fault in FAULTS if fault not in {run["fault"] for run in results}]
     never = f"\nNot run in the lab yet: {', '.join(missing)}.\n" if missing else ""
-    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + never + before(results) + TAIL
+    return HEAD + "".join(row(fault, runs) for fault, runs in kinds.items()) + never + beside(ordered) + TAIL
 
 
-def before(results: list[dict[str, Any]]) -> str:
-    """Return sentences on how busy the machine was, and on runs that are marked as made with an earlier state."""
+def beside(results: list[dict[str, Any]]) -> str:
+    """Return sentences on how busy the machine was, on earlier runs, and on every run that missed its limit."""
     loads = [run["load"] for run in results if "load" in run]
-    text = f"\nLoad of the machine after each run: {spread(loads)} (median, most).\n" if loads else ""
-    kinds: dict[str, int] = {}
-    for run in results:
-        if run.get("earlier"):
-            kinds[run["fault"]] = kinds.get(run["fault"], 0) + 1
-    rows = ", ".join(f"{fault} ({count})" for fault, count in kinds.items())
-    return text + (f"\nRuns among these of an earlier state of watch and program: {rows}.\n" if rows else "")
+    text = f"\nLoad of the machine after a run: {spread(loads)} (median and most).\n" if loads else ""
+    ahead = [label(run) for run in results if run.get("lab_ahead")]
+    text += f"\nWith the lab's processes put ahead of the other work: {', '.join(ahead)}.\n" if ahead else ""
+    if any(run.get("earlier") for run in results):
+        text += "\n*Earlier*: run before the last changes of watch, trainer or roles.\n"
+    late = [
+        f"{label(run)} ({run['named_s']:.0f} s of {run['limit_s']:.0f}"
+        + (f", at load {run['load']:.0f})" if "load" in run else ")")
+        for run in results
+        if run.get("named_s") is not None and run["named_s"] > run["limit_s"]
+    ]
+    return text + (f"\nNamed too late: {'; '.join(late)}.\n" if late else "\nNone was named too late.\n")
 
 
 def main() -> None:
