@@ -12,6 +12,12 @@ from .errors import StopError
 
 LARGEST_BUCKET = 500_000_000
 SECTIONS = {"bfloat16": "bf16", "float16": "fp16"}
+VALIDATORS = {
+    "zero_optimization": ("deepspeed.runtime.zero.config", "DeepSpeedZeroConfig"),
+    "bf16": ("deepspeed.runtime.precision_config", "DeepSpeedBF16Config"),
+    "fp16": ("deepspeed.runtime.precision_config", "DeepSpeedFP16Config"),
+}
+"""DeepSpeed's own classes of sections."""
 
 
 def deepspeed_settings(job: JobConfig, manual_boundary: bool, largest_useful_bucket: int) -> dict[str, Any]:
@@ -38,8 +44,9 @@ def deepspeed_settings(job: JobConfig, manual_boundary: bool, largest_useful_buc
     bucket = min(LARGEST_BUCKET, largest_useful_bucket)
     zero.setdefault("reduce_bucket_size", bucket)
     zero.setdefault("allgather_bucket_size", bucket)
-    if job.train.dtype in SECTIONS:
-        settings.setdefault(SECTIONS[job.train.dtype], {})["enabled"] = True
+    for dtype, section in SECTIONS.items():
+        if section in settings or dtype == job.train.dtype:
+            settings.setdefault(section, {})["enabled"] = dtype == job.train.dtype
     settings["gradient_clipping"] = job.train.optimizer.clip_grad
     # Our own AdamW: nothing is compiled, and the learning rate stays a pure function of the step.
     settings.pop("optimizer", None)
@@ -78,7 +85,8 @@ def check_deepspeed(job: JobConfig) -> None:
             f"offload={job.plan.sizes.offload}"
         )
     if not runs_flat(job.plan.sizes.zero_stage, job.train.engine):
-        _check_zero(given.get("zero_optimization", {}))
+        for section, (module, name) in VALIDATORS.items():
+            _check_section(section, given.get(section, {}), module, name)
     for dtype, section in SECTIONS.items():
         enabled = given.get(section, {}).get("enabled", dtype == job.train.dtype)
         if enabled not in (dtype == job.train.dtype, "auto"):
@@ -97,15 +105,18 @@ def _check_sections(given: dict[str, Any]) -> None:
         raise StopError(f"ds_config.json: zero_optimization.offload_optimizer={offload!r} must be an object")
 
 
-def _check_zero(section: dict[str, Any]) -> None:
-    """Raise StopError if DeepSpeed itself would refuse the section, which it does with many lines and much later."""
-    zero = importlib.import_module("deepspeed.runtime.zero.config")
+def _check_section(section: str, content: dict[str, Any], module: str, name: str) -> None:
+    """Raise StopError if DeepSpeed itself would refuse a section, which it does with many lines and much later."""
     try:
-        zero.DeepSpeedZeroConfig(**section)
+        validator = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError:
+        return  # an older DeepSpeed, which takes what it knows of this section and looks at nothing else
+    try:
+        validator(**{key: value for key, value in content.items() if (key, value) != ("enabled", "auto")})
     except (ValueError, TypeError) as error:
         details: list[dict[str, Any]] = getattr(error, "errors", list)()
         said = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in details) or str(error)
-        raise StopError(f"ds_config.json: zero_optimization is refused by DeepSpeed: {said}") from error
+        raise StopError(f"ds_config.json: {section} is refused by DeepSpeed: {said}") from error
 
 
 def _check_tied(job: JobConfig) -> None:

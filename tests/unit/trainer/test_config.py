@@ -160,6 +160,7 @@ def test_a_file_that_is_no_json_is_refused_in_a_sentence(name: str, kind: str, t
 REFUSED_DEEPSPEED: dict[str, dict[str, Any]] = {
     "gradient_clipping=0.5, train.json optimizer.clip_grad=1.0": {"gradient_clipping": 0.5},
     "zero_optimization=3 must be an object": {"zero_optimization": 3},
+    "bf16 is refused by DeepSpeed: unknown": {"bf16": {"unknown": None}},
     "bf16=True must be an object": {"bf16": True},
     "zero_optimization.offload_optimizer='cpu' must be an object": {"zero_optimization": {"offload_optimizer": "cpu"}},
     "zero_optimization is refused by DeepSpeed: reduce_bucket_size": {"zero_optimization": {"reduce_bucket_size": "x"}},

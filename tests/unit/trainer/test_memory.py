@@ -110,7 +110,7 @@ LEFT = {
     ("deepspeed", "save"): (8, 12),
     ("deepspeed", "evaluate"): (16, 12),
     ("flat", "checkpoint_load"): (8, 64),
-    ("flat", "optimizer_init"): (16, 500),
+    ("flat", "optimizer_init"): (16, 700),
     ("flat", "forward"): (8, 24),
     ("flat", "backward"): (8, 16),
     ("flat", "save"): (8, 12),
