@@ -42,6 +42,10 @@ over a limit of the process, since the lab has no memory cgroups; *slow rank* sl
 written into one column of one weight; *checkpoint disk full* fills a small file system that the nodes share. *Power
 cut* drops all packets of a node and then kills it, so that no connection is closed. Everything else happens to
 processes, nodes and links.
+
+When a rank dies, torchrun (torch 2.13) also reads the error files of ranks that are just writing theirs, and an empty
+one ends torchrun itself (`JSONDecodeError` in `launch.log`). The exit code of the rank that died is then not known, and
+its class the general one, `launch.child_crash`.
 """
 
 
@@ -93,6 +97,8 @@ def beside(results: list[dict[str, Any]]) -> str:
         for run in results
         if run.get("named_s") is not None and run["named_s"] > run["limit_s"]
     ]
+    wrong = [f"{label(run)} ({run['class']})" for run in results if not run.get("class_right", True)]
+    text += f"\nCalled by a class that was not expected: {', '.join(wrong)}.\n" if wrong else ""
     return text + (f"\nNamed too late: {'; '.join(late)}.\n" if late else "\nNone was named too late.\n")
 
 
