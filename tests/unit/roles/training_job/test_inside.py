@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from rackweave.provision.runtime import job_runtime, runtime_conf
 
+pytestmark = pytest.mark.multiprocess
+
 ROOT = Path(__file__).parents[4]
 PACKAGE = str(ROOT / "plugins" / "module_utils")
 SOCKETS = "NCCL_IB_DISABLE=1\nGLOO_SOCKET_IFNAME={}\n"

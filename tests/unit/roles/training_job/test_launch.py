@@ -8,6 +8,8 @@ import time
 import pytest
 from rackweave.run.attempt import parse_attempt, parse_end, parse_exit
 
+pytestmark = pytest.mark.multiprocess
+
 # A rank that stays until its supervisor has said what it found of it.
 UNTIL_TOLD = 'until grep -qs "rank $RANK has" $RACKWEAVE_ATTEMPT/logs/$RACKWEAVE_HOST/launch.log; do sleep 0.2; done'
 

@@ -57,6 +57,7 @@ def assert_content(checkpoint: Published) -> None:
         assert torch.equal(read_tensor(checkpoint.path, name, stored), value(name, checkpoint.step))
 
 
+@pytest.mark.multiprocess
 @pytest.mark.parametrize("at", STEPS)
 def test_a_kill_at_any_step_leaves_the_newest_published_one_loadable(at: str, saver: Saver, tmp_path: Path) -> None:
     save_steps(tmp_path, range(1, 3), lambda name: None)
@@ -79,6 +80,7 @@ def test_after_a_kill_the_next_job_cleans_up_and_saves_again(saver: Saver, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["step_1", "step_2"]
 
 
+@pytest.mark.multiprocess
 @pytest.mark.parametrize("kills", [25, pytest.param(200, marks=pytest.mark.long)])
 def test_random_kills_lose_nothing_that_was_published(kills: int, saver: Saver, tmp_path: Path) -> None:
     where, record = tmp_path / "checkpoints", tmp_path / "record"
