@@ -21,6 +21,9 @@ STEP_KEYS = ("loss", "grad_norm", "lr", "tokens_per_second", "tokens_per_second_
 class Exporter(Protocol):
     """Takes each step's record."""
 
+    def begin(self, step: int) -> None:
+        """Training goes on after `step`, 0 at its start."""
+
     def step(self, record: Mapping[str, Any]) -> None:
         """Take the record of a finished step."""
 
@@ -37,6 +40,9 @@ class TensorBoard:
     def __init__(self, directory: Path) -> None:
         writer = _library("torch.utils.tensorboard", "telemetry.tensorboard", "tensorboard").SummaryWriter
         self._writer = writer(str(directory))
+
+    def begin(self, step: int) -> None:
+        return
 
     def step(self, record: Mapping[str, Any]) -> None:
         for key in (*STEP_KEYS, "step_time_s"):
@@ -67,6 +73,9 @@ class Prometheus:
         except OSError as error:
             raise StopError(f"telemetry.prometheus_port={port} cannot be opened: {error}") from error
 
+    def begin(self, step: int) -> None:
+        return
+
     def step(self, record: Mapping[str, Any]) -> None:
         for name, gauge in self._gauges.items():
             if record.get(name) is not None:
@@ -85,6 +94,9 @@ class ProgressLine:
 
     def __init__(self, steps: int) -> None:
         self._steps, self._began, self._first = steps, time.monotonic(), None
+
+    def begin(self, step: int) -> None:
+        return
 
     def step(self, record: Mapping[str, Any]) -> None:
         step = int(record["step"])
@@ -114,13 +126,21 @@ class ProfilerWindow:
         self._first, self._last, self._path = min(steps), max(steps), path
         self._profiler: torch.profiler.profile | None = None
 
-    def step(self, record: Mapping[str, Any]) -> None:
-        step = int(record["step"])
-        if step == self._first - 1 or (self._profiler is None and step == self._first == 1):
+    @property
+    def running(self) -> bool:
+        """Whether what runs now is traced."""
+        return self._profiler is not None
+
+    def begin(self, step: int) -> None:
+        if step == self._first - 1:
             self._profiler = torch.profiler.profile()
             self._profiler.start()
-        elif step >= self._last:
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        step = int(record["step"])
+        if step >= self._last:
             self.close()
+        self.begin(step)
 
     def evaluation(self, step: int, loss: float) -> None:
         return

@@ -65,6 +65,8 @@ def run_training(parts: LoopParts, first_step: int) -> int:
     """
     train = parts.job.train
     step = first_step
+    for exporter in parts.exporters:
+        exporter.begin(first_step)
     while step < train.steps:
         facts, judgement = _one_step(parts, step)
         if judgement.action is Action.ROLL_BACK:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.attempts import MODEL, events, make_attempt, sizes
 from tests.support.launch import ForkServer, free_port
+from trainer.exporters import ProfilerWindow
 
 pytestmark = pytest.mark.multiprocess
 
@@ -53,6 +54,23 @@ def test_tensorboard_and_a_profile_are_written_when_asked_for(
     launcher.run(attempt, 1).assert_done()
     assert list((attempt / "tensorboard").glob("events.out.tfevents*"))
     assert json.loads((attempt / "profile/0.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "done", "traced"),
+    [((1,), 0, [1]), ((2, 3), 0, [2, 3]), ((3,), 2, [3]), ((2,), 4, [])],
+)
+def test_the_profiler_runs_in_the_steps_that_were_asked_for(
+    steps: tuple[int, ...], done: int, traced: list[int], tmp_path: Path
+) -> None:
+    window = ProfilerWindow(steps, tmp_path / "trace.json")
+    window.begin(done)
+    seen = []
+    for step in range(done + 1, 6):
+        if window.running:
+            seen.append(step)
+        window.step({"step": step})
+    assert seen == traced
 
 
 def test_prometheus_shows_the_last_step_while_the_job_runs(launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
