@@ -10,7 +10,8 @@ export RACKWEAVE_ATTEMPT="$attempt" RACKWEAVE_RESTART="$restart" PYTHONDONTWRITE
 say() { printf '%s rackweave: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*"; }
 
 if ! mkdir -p "$RACKWEAVE_RUN_DIR/attempts" || ! mkdir "$attempt"; then
-  say "the attempt directory $attempt cannot be made, or exists already; an attempt is never overwritten"
+  say "the attempt directory $attempt cannot be made, or exists already; an attempt is never overwritten: where a new" \
+    "controller counts its jobs from 1 again, move the old attempts away or give the run another name"
   exit 64
 fi
 mkdir "$attempt/logs" "$attempt/result" "$attempt/phase" "$attempt/placement"
