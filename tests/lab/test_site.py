@@ -33,6 +33,8 @@ def extra(**values):
 
 
 def forget(*runs):
+    """Remove what an earlier call left of runs, and the strikes that nodes earned then: two would drain a node."""
+    (STATE / "recovery" / "strikes.json").unlink(missing_ok=True)
     for run in runs:
         for path in (SHARED / "runs" / run, STATE / "plan" / run, STATE / "report" / run):
             shutil.rmtree(path, ignore_errors=True)
