@@ -117,8 +117,9 @@ class FaultRun:
         return SHARED / "runs" / self.name
 
     def prepare(self) -> None:
-        """Forget an earlier run of this name, and put the program where the nodes see it."""
-        for path in (self.directory, STATE / "plan" / self.name, STATE / "report" / self.name):
+        """Forget an earlier run of this name and the strikes of earlier ones; put the program where nodes see it."""
+        ledger = Path(SETTINGS["operator_directory"])
+        for path in (self.directory, STATE / "plan" / self.name, STATE / "report" / self.name, ledger):
             shutil.rmtree(path, ignore_errors=True)
         ear = SHARED / "faults" / "ear"
         shutil.rmtree(ear.parent, ignore_errors=True)
