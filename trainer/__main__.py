@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
@@ -123,12 +123,34 @@ class _Ending:
         return f"{type(error).__name__}: {first_line}"
 
 
+@contextlib.contextmanager
+def _error_file_in_one_piece() -> Iterator[None]:
+    """Let torchrun see the error file of this rank only when it is whole.
+
+    When one rank has ended, torchrun reads the error files of all, and one that is just being written is no JSON: then
+    torchrun itself ends, and the exit code of the rank that began it is lost (torch 2.13).
+    """
+    name = "TORCHELASTIC_ERROR_FILE"
+    path = os.environ.get(name)
+    if path is None:
+        yield
+        return
+    part = os.environ[name] = f"{path}.part"
+    try:
+        yield
+    finally:
+        os.environ[name] = path
+        with contextlib.suppress(OSError):  # nothing failed, or nothing could be written
+            os.replace(part, path)
+
+
 def _recorded(run: Callable[[], int], ending: _Ending) -> int:
     """Run under torchrun's error recorder; turn every end into a result, and a failure into an immediate exit."""
     from torch.distributed.elastic.multiprocessing.errors import record
 
     try:
-        done = record(run)()
+        with _error_file_in_one_piece():
+            done = record(run)()
         ending.write(Exit.DONE, f"step {done} reached")
     except BaseException as error:
         end = classify(error)
