@@ -49,6 +49,10 @@ options:
   gpus_per_node: {description: Simulated GPUs of a GPU node., type: int, default: 4}
   subnet: {description: IPv4 network of the bridge., type: str}
   volumes: {description: Podman volume arguments for every node., type: list, elements: str, default: []}
+  privileged:
+    description: Whether the nodes are privileged, so that a container engine can run in them.
+    type: bool
+    default: false
   mode: {description: RV(ignore:mode) as returned by M(rackweave.cluster.lab_host)., type: dict}
   timeout_s: {description: Seconds to wait for SSH., type: int, default: 60}
   state: {description: Whether the nodes shall run., type: str, choices: [present, absent], default: present}
@@ -85,6 +89,7 @@ SPEC = {
     "gpus_per_node": {"type": "int", "default": 4},
     "subnet": {"type": "str"},
     "volumes": {"type": "list", "elements": "str", "default": []},
+    "privileged": {"type": "bool", "default": False},
     "mode": {"type": "dict"},
     "timeout_s": {"type": "int", "default": 60},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -173,7 +178,14 @@ def present(module: AnsibleModule, containers: Containers, existing: dict[str, d
         )
     except LabError as exc:
         module.fail_json(msg=str(exc))
-    site = LabSite(params["name"], params["checkout"], params["network"], params["image"], tuple(params["volumes"]))
+    site = LabSite(
+        params["name"],
+        params["checkout"],
+        params["network"],
+        params["image"],
+        tuple(params["volumes"]),
+        privileged=params["privileged"],
+    )
     mode = HostMode(**params["mode"])
     refuse_foreign(module, existing)
     wanted = {container_name(site, node): node for node in nodes}

@@ -32,7 +32,8 @@ class LabNode:
 class LabSite:
     """What all nodes of one lab share.
 
-    ``volumes`` are podman volume arguments (``SOURCE:TARGET[:OPTIONS]``); ``checkout`` is the owning directory.
+    ``volumes`` are podman volume arguments (``SOURCE:TARGET[:OPTIONS]``); ``checkout`` is the owning directory;
+    ``privileged`` nodes can run a container engine of their own, and could also harm the machine.
     """
 
     name: str
@@ -41,6 +42,7 @@ class LabSite:
     image: str
     volumes: tuple[str, ...] = ()
     shm_mib: int = 1024
+    privileged: bool = False
 
 
 def _address_in(address: str, network: ipaddress.IPv4Network, host: str) -> ipaddress.IPv4Address:
@@ -176,8 +178,7 @@ def _identity(site: LabSite, node: LabNode) -> list[str]:
         "--systemd=always",
         "--shm-size",
         f"{site.shm_mib}m",
-        "--cap-add",
-        ",".join(CAPABILITIES),
+        *(["--privileged"] if site.privileged else ["--cap-add", ",".join(CAPABILITIES)]),
     ]
 
 

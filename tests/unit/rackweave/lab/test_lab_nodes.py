@@ -73,10 +73,17 @@ def test_memlock_is_raised_only_where_the_host_may():
     assert "memlock=-1:-1" in run_arguments(SITE, node, dataclasses.replace(HYBRID, raise_limits=True))
 
 
+def test_a_node_is_privileged_only_where_that_is_asked_for():
+    node = LabNode("gpu01", "10.89.77.21", 0)
+    assert "--privileged" not in run_arguments(SITE, node, HYBRID)
+    assert "--privileged" in run_arguments(dataclasses.replace(SITE, privileged=True), node, HYBRID)
+
+
 @pytest.mark.parametrize(
     "other",
     [
         (dataclasses.replace(SITE, image="localhost/node:2"), LabNode("gpu01", "10.89.77.21", 2), HYBRID),
+        (dataclasses.replace(SITE, privileged=True), LabNode("gpu01", "10.89.77.21", 2), HYBRID),
         (SITE, LabNode("gpu01", "10.89.77.21", 3), HYBRID),
         (SITE, LabNode("gpu01", "10.89.77.23", 2), HYBRID),
         (SITE, LabNode("gpu01", "10.89.77.21", 2), dataclasses.replace(HYBRID, nofile=1024)),
