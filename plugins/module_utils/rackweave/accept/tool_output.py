@@ -12,6 +12,13 @@ from ..errors import ParseError
 _GPU_LINE = re.compile(r"^GPU (\d+):")
 _LINK_LINE = re.compile(r"^\s*Link (\d+):\s*(.+?)\s*$")
 _FAILED = ("fail", "failed", "error")
+# Work completion status 12 is IBV_WC_RETRY_EXC_ERR: the peer never acknowledged.
+_UNANSWERED = re.compile(r"failed status 12\b|transport retry counter exceeded", re.IGNORECASE)
+_WAY_TO_PEER = (
+    "; the peer never acknowledged: over RoCE v2, look for a filter of UDP port 4791, a smaller MTU and missing routes or "
+    "access lists between the addresses of the two rails (version 1 may pass there, and is no way out: it has neither "
+    "routing nor ECN)"
+)
 
 
 def write_bandwidth_gbps(text: str) -> float:
@@ -30,7 +37,8 @@ def write_bandwidth_gbps(text: str) -> float:
         words = line.split()
         if len(words) >= 4 and words[0].isdigit() and re.fullmatch(r"\d+(\.\d+)?", words[3]):
             return float(words[3])
-    raise ParseError(f"ib_write_bw printed no row below its heading: {_last_line(text)!r}")
+    hint = _WAY_TO_PEER if _UNANSWERED.search(text) else ""
+    raise ParseError(f"ib_write_bw printed no row below its heading: {_last_line(text)!r}{hint}")
 
 
 def active_nvlinks(text: str) -> dict[int, int]:

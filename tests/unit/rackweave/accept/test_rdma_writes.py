@@ -47,6 +47,19 @@ def test_a_rail_without_result_fails_with_the_tools_last_line(context):
     assert "Couldn't allocate MR" in found.reason
 
 
+def test_p031_a_rail_whose_writes_are_never_acknowledged_points_at_the_way_between_the_rails(context):
+    """NVIDIA/nccl#1131, nccl-tests#192: version 2 times out where version 1 passes."""
+    broken = runs("trn01", "trn02", dict.fromkeys(range(8), 392.5))
+    broken["runs"][4]["text"] = (
+        f"{HEAD} Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n"
+    )
+    found = judged(context, broken)
+    assert found.verdict == "fail"
+    assert "rail 4: trn01 to trn02" in found.reason
+    assert "UDP port 4791" in found.reason
+    assert "rail 5" not in found.reason
+
+
 def test_without_the_tool_it_is_not_possible_here(context):
     found = judged(context, errors={"rails": "ib_write_bw is not on the node"})
     assert (found.verdict, found.reason) == ("not possible here", "ib_write_bw is not on the node")
