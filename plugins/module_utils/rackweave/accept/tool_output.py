@@ -15,8 +15,8 @@ _FAILED = ("fail", "failed", "error")
 # Work completion status 12 is IBV_WC_RETRY_EXC_ERR: the peer never acknowledged.
 _UNANSWERED = re.compile(r"failed status 12\b|transport retry counter exceeded", re.IGNORECASE)
 _WAY_TO_PEER = (
-    "; the peer never acknowledged: over RoCE v2, look for a filter of UDP port 4791, a smaller MTU and missing routes or "
-    "access lists between the addresses of the two rails (version 1 may pass there, and is no way out: it has neither "
+    "; the peer never acknowledged: over RoCE v2, look for a filter of UDP port 4791, a smaller MTU, missing routes or "
+    "access lists between the two rails' addresses (version 1 may pass there, and is no way out: it has neither "
     "routing nor ECN)"
 )
 
