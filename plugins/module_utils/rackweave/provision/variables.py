@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .placeholders import is_secret, placeholder_problems
+from .repositories import repository_clashes
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -52,6 +53,7 @@ def check_host(
             message = message.replace(repr(value), "what it is (a secret, not shown)")
         if message:
             problems.append(Problem(message, host))
+    problems += [Problem(text, host) for text in repository_clashes(variables)]
     for role, options in sorted(specs.items()):
         for name, option in sorted(options.items()):
             if option.get("required") and name not in variables:

@@ -231,6 +231,19 @@ def test_repositories_are_signed_unless_a_test_says_otherwise():
     assert "Trusted" not in render(path, item=item)
 
 
+def test_a_mirror_that_nobody_signed_has_no_key_to_fetch_or_to_check():
+    found = [task for role in ("node_base", *HARDWARE) for _, task in tasks(role)]
+    loops = [str(task["loop"]) for task in found if "ansible.builtin.get_url" in task and "signed_by" in str(task)]
+    assert len(loops) == 5
+    assert all("selectattr('signed_by', 'defined')" in loop for loop in loops)
+    repositories = [
+        task["ansible.builtin.yum_repository"] for task in found if "ansible.builtin.yum_repository" in task
+    ]
+    assert len(repositories) == 5
+    assert {it["gpgcheck"] for it in repositories} == {"{{ not item.trusted | default(false) }}"}
+    assert {it["gpgkey"] for it in repositories} == {"{{ item.gpgkey | default(omit) }}"}
+
+
 def test_provisioning_reboots_after_the_last_role_that_may_need_it():
     """One reboot of a run: roles leave it to the play that comes behind them all, in a rebuild too."""
     plays = load("playbooks/provision.yml")
