@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.rackweave.cli.calibrate import read_calibration
 from ..module_utils.rackweave.cli.documents import load_documents, load_files
+from ..module_utils.rackweave.cli.json_files import read_json
 from ..module_utils.rackweave.errors import PlanError, RackweaveError
 from ..module_utils.rackweave.fabric.block import read_fabric
-from ..module_utils.rackweave.plan.calibration import Calibration
 from ..module_utils.rackweave.plan.cluster import Cluster
 from ..module_utils.rackweave.plan.layout import plan_layout
 from ..module_utils.rackweave.plan.request import (
@@ -90,29 +90,18 @@ def load_model(model):
     """Return a preset name or a mapping; a path to a JSON file is read.
 
     Raises:
-        PlanError: if the file is not JSON.
+        DocumentError: if the file cannot be read or is not JSON.
     """
-    if isinstance(model, str) and model.endswith(".json"):
-        try:
-            return json.loads(Path(model).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise PlanError(f"model file {model} is not JSON: {error}") from error
-    return model
+    return read_json(model) if isinstance(model, str) and model.endswith(".json") else model
 
 
 def load_calibration(path):
     """Return the factors that `rackweave calibrate` stored; None where no file is named.
 
     Raises:
-        PlanError: if the file is not one.
-        OSError: if it cannot be read.
+        RackweaveError: if the file cannot be read, or is not one.
     """
-    if path is None:
-        return None
-    try:
-        return Calibration.from_mapping(json.loads(Path(path).read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise PlanError(f"calibration file {path} is not JSON: {error}") from error
+    return None if path is None else read_calibration(Path(path))
 
 
 def build_cluster(documents, hosts, hardware_class, fabric=None):

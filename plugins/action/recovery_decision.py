@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.rackweave.cli.json_files import append_lines, read_text, replace_file
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.exit_codes import SAVED
 from ..module_utils.rackweave.watch.journal import Journal, entry_line, parse_journal
@@ -52,9 +53,9 @@ class ActionModule(ActionBase):
             with locked(directory):
                 plan, lines = decide(args, directory, dry)
                 if lines:
-                    append(directory / JOURNAL, "".join(lines))
+                    append_lines(directory / JOURNAL, "".join(lines))
                 if lines and not dry:
-                    write_whole(directory / STRIKES, to_json(plan.ledger))
+                    replace_file(directory / STRIKES, to_json(plan.ledger))
         except (RackweaveError, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
         newest = args["ended"][-1]["document"] if args["ended"] else {}
@@ -106,12 +107,12 @@ def said(plan, dry):
 
 def read_journal(directory):
     path = directory / JOURNAL
-    return parse_journal(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else Journal()
+    return parse_journal(read_text(path), str(path)) if path.is_file() else Journal()
 
 
 def read_ledger(directory):
     path = directory / STRIKES
-    return from_json(path.read_text(encoding="utf-8")) if path.is_file() else Ledger()
+    return from_json(read_text(path), str(path)) if path.is_file() else Ledger()
 
 
 @contextmanager
@@ -121,14 +122,3 @@ def locked(directory):
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def append(path, text):
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(text)
-
-
-def write_whole(path, text):
-    part = path.with_name(f".{path.name}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

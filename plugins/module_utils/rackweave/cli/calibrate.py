@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import PlanError
 from ..plan.calibration import Calibration, Measurement, calibrate, errors, measure
+from .json_files import read_json, read_text, write_files
 
 HELP = "Compare measured steps of runs with their plans and store factors for that kind of cluster."
 
@@ -29,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     measurements = [measure(*read_attempt(directory)) for directory in arguments.attempts]
     known = read_calibration(arguments.store) if arguments.store.exists() else None
     learned = calibrate(measurements, known)
-    arguments.store.parent.mkdir(parents=True, exist_ok=True)
-    arguments.store.write_text(json.dumps(learned.as_dict(), indent=1) + "\n", encoding="utf-8")
+    write_files(str(arguments.store.parent), {arguments.store.name: json.dumps(learned.as_dict(), indent=1) + "\n"})
     result = summary(measurements, learned)
     result["store"] = str(arguments.store)
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else as_text(result))
@@ -41,18 +41,17 @@ def read_attempt(directory: Path) -> tuple[Mapping[str, Any], Sequence[Mapping[s
     """Return the plan and the events of an attempt.
 
     Raises:
-        PlanError: if a file is missing or not what it should be.
+        RackweaveError: if a file is missing or not what it should be.
     """
-    try:
-        plan = json.loads((directory / "plan.json").read_text(encoding="utf-8"))
-        lines = (directory / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{directory} is not an attempt directory: {error}") from error
+    if not (directory / "plan.json").is_file():
+        raise PlanError(f"{directory} is not an attempt directory: it holds no plan.json; name runs/<run>/attempts/<n>")
+    plan = read_json(directory / "plan.json")
+    lines = read_text(directory / "events.jsonl").splitlines()
     events = []
     for number, line in enumerate(lines, start=1):
         try:
             events.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break  # the last line of a running or killed job may be cut off
             raise PlanError(f"{directory}/events.jsonl line {number} is not JSON: {error}") from error
@@ -65,12 +64,13 @@ def read_calibration(path: Path) -> Calibration:
     """Read a calibration file.
 
     Raises:
-        PlanError: if it cannot be read.
+        RackweaveError: if it cannot be read, or is not one.
     """
+    content = read_json(path)
     try:
-        return Calibration.from_mapping(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{path} cannot be read as JSON: {error}") from error
+        return Calibration.from_mapping(content)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
 
 
 def summary(measurements: Sequence[Measurement], learned: Calibration) -> dict[str, Any]:

@@ -35,11 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Diagnose and print; 0 for any verdict, 1 for an alarm with ``--exit-code``."""
     verdict = diagnose(list(_sources(arguments.logs)), _clock(arguments.now))
-    try:
-        print(as_json(verdict) if arguments.json else _as_text(verdict), flush=True)  # noqa: T201
-    except BrokenPipeError:
-        # The reader (head, a pager) has seen enough; leave nothing for the interpreter to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(as_json(verdict) if arguments.json else _as_text(verdict))  # noqa: T201
     return _EXIT_FAULT if arguments.exit_code and verdict.alarm else 0
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import DocumentError
 from ..hardware.document import NodeDocument, document_text, read_document
+from .json_files import read_json, write_files
 
 
 def load_documents(directory: Path) -> list[NodeDocument]:
@@ -39,17 +39,23 @@ def load_file(host: str, path: Path) -> NodeDocument:
     Raises:
         DocumentError: as `load_documents` does.
     """
-    try:
-        document = read_document(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise DocumentError(f"node document {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DocumentError(f"node document {path} is not JSON: {error}") from error
-    except DocumentError as error:
-        raise DocumentError(f"{path}: {error}") from error
+    document = read_file(path)
     if document.host != host:
         raise DocumentError(f"node document {path} describes {document.host}; it must be named {document.host}.json")
     return document
+
+
+def read_file(path: Path) -> NodeDocument:
+    """Return the document of a file, whatever its name.
+
+    Raises:
+        DocumentError: if it is no JSON or follows another schema.
+    """
+    content = read_json(path)
+    try:
+        return read_document(content)
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from error
 
 
 def stale_documents(directory: Path, documents: Mapping[str, NodeDocument]) -> dict[str, tuple[str, str]]:
@@ -57,14 +63,12 @@ def stale_documents(directory: Path, documents: Mapping[str, NodeDocument]) -> d
     stale = {}
     for host, document in documents.items():
         path, text = directory / f"{host}.json", document_text(document)
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         if old != text:
             stale[host] = (old, text)
     return stale
 
 
 def write_documents(directory: Path, texts: Mapping[str, str]) -> None:
-    """Write one file per host."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for host, text in texts.items():
-        (directory / f"{host}.json").write_text(text, encoding="utf-8")
+    """Write one file per host, each in one step."""
+    write_files(str(directory), {f"{host}.json": text for host, text in texts.items()})

@@ -12,7 +12,7 @@ from ..fabric.gate import apply_waivers, read_waivers
 from ..fabric.inside import TORCHRUN, device_findings, limit_findings, shadow_findings, trace_values
 from ..fabric.nccl_conf import parse_conf
 from ..hardware.kernel import memlock_bytes
-from .json_files import read_json
+from .json_files import read_json, read_text
 from .system import LocalSystem
 
 SCHEMA = "rackweave.inside/1"
@@ -35,8 +35,7 @@ def inspect_rank(
         today: the day they are judged on.
     """
     host = os.path.basename(conf_path)[: -len(".conf")] if conf_path.endswith(".conf") else os.path.basename(conf_path)
-    with open(conf_path, encoding="utf-8", newline="") as file:
-        planned = parse_conf(file.read())
+    planned = parse_conf(read_text(conf_path, newline=""))
     layers = {**_before(before_path), "torchrun": TORCHRUN}
     traced = trace_values(planned, os.environ, layers, _files(system))
     devices = openable_devices(system)

@@ -1,27 +1,42 @@
-"""Reading JSON files, and writing files in one step."""
+"""Reading files, and writing them in one step: what cannot be read or written is one sentence that names the file."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from ..errors import DocumentError
 
 
-def read_json(path: str) -> object:
+def read_text(path: str | Path, newline: str | None = None) -> str:
+    """Return the text of a file; ``newline`` as `open` takes it.
+
+    Raises:
+        DocumentError: if it is not readable or not UTF-8.
+    """
+    try:
+        with open(path, encoding="utf-8", newline=newline) as file:
+            return file.read()
+    except OSError as error:
+        raise DocumentError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{path}: no UTF-8 text (byte {error.start})") from error
+
+
+def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         DocumentError: if it is not readable or not JSON.
     """
+    text = read_text(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except OSError as error:
-        raise DocumentError(f"{path}: {error.strerror}") from error
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DocumentError(f"{path}: not JSON: {error}") from error
+        raise DocumentError(f"{path} is not JSON: {error}") from error
 
 
 def stale_files(directory: str, contents: Mapping[str, str]) -> dict[str, str]:
@@ -36,31 +51,120 @@ def differences(directory: str, contents: Mapping[str, str]) -> list[dict[str, s
         path = os.path.join(directory, name)
         before = ""
         if os.path.exists(path):
-            with open(path, encoding="utf-8", newline="") as file:
+            with open(path, encoding="utf-8", errors="replace", newline="") as file:
                 before = file.read()
         shown.append({"before": before, "after": content, "before_header": path, "after_header": path})
     return shown
 
 
 def write_files(directory: str, contents: Mapping[str, str]) -> None:
-    """Write files into a directory, each in one step; a file that is right already is left alone."""
-    os.makedirs(directory, exist_ok=True)
+    """Write files into a directory, each in one step; a file that is right already is left alone.
+
+    Raises:
+        DocumentError: if one cannot be written.
+    """
+    make_directory(directory)
     for name, content in contents.items():
         replace_file(os.path.join(directory, name), content)
 
 
+def make_directory(path: str | Path) -> None:
+    """Make a directory and those above it, where they are not there.
+
+    Raises:
+        DocumentError: if that cannot be.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise DocumentError(f"directory {path} cannot be made: {error.strerror or error}") from error
+
+
+def replace_file(path: str | Path, content: str) -> bool:
+    """Write a file in one step if its content differs; say whether it was written.
+
+    What stands there is the old text or the new one, never a part. What is no plain file, such as
+    ``/dev/stdout``, is written to.
+
+    Raises:
+        DocumentError: if it cannot be written.
+    """
+    try:
+        return _replace(os.path.realpath(path), content)
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def append_lines(path: str | Path, lines: str) -> None:
+    """Append whole lines to a file that others may append to; they are on disk afterwards, all or none.
+
+    A last line without an end, which a writer left that died, is taken away first: no reader counts it, and what is
+    appended to it could not be read either.
+
+    Raises:
+        DocumentError: if they cannot be written.
+    """
+    import fcntl  # not on every system that plans
+
+    try:
+        with open(path, "ab+", buffering=0) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            end = _end_of_lines(stream)
+            stream.truncate(end)
+            _append(stream, _encoded(lines), end)
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _append(stream: Any, data: bytes, end: int) -> None:
+    try:
+        while data:
+            data = data[stream.write(data) :]
+        os.fsync(stream.fileno())
+    except OSError:
+        stream.truncate(end)
+        raise
+
+
+def _end_of_lines(stream: Any) -> int:
+    """Return the size of a file up to the end of its last whole line."""
+    end = int(stream.seek(0, os.SEEK_END))
+    while end:
+        start = max(0, end - 4096)
+        stream.seek(start)
+        found = stream.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + int(found) + 1
+        end = start
+    return 0
+
+
+def _encoded(text: str) -> bytes:
+    # Half of a surrogate pair, which JSON can spell, has no UTF-8; it is written as JSON spells it.
+    return text.encode("utf-8", "backslashreplace")
+
+
 def _holds(path: str, content: str) -> bool:
-    if not os.path.exists(path):
+    if not os.path.isfile(path):
         return False
-    with open(path, encoding="utf-8", newline="") as file:
-        return file.read() == content
+    with open(path, "rb") as file:
+        return file.read() == _encoded(content)
 
 
-def replace_file(path: str, content: str) -> bool:
-    """Write a file in one step if its content differs; say whether it was written."""
+def _replace(path: str, content: str) -> bool:
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(_encoded(content))
+        return True
     if _holds(path, content):
         return False
-    with open(f"{path}.new", "w", encoding="utf-8", newline="") as file:
-        file.write(content)
-    os.replace(f"{path}.new", path)
+    part = f"{path}.{os.getpid()}.new"
+    try:
+        with open(part, "wb") as file:
+            file.write(_encoded(content))
+        os.replace(part, path)
+    except OSError:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
     return True

@@ -116,12 +116,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 
 def _inside(arguments: argparse.Namespace) -> int:
-    try:
-        report = inspect_rank(
-            arguments.inside, arguments.before, LocalSystem(), arguments.waivers, _today(arguments.today)
-        )
-    except OSError as error:
-        raise RackweaveError(f"{arguments.inside}: {error.strerror}") from error
+    report = inspect_rank(arguments.inside, arguments.before, LocalSystem(), arguments.waivers, _today(arguments.today))
     _print(json.dumps(report, indent=1))
     return 1 if report["blocked"] else 0
 

@@ -17,7 +17,7 @@ from ..run.plan_file import RunPlan, parse_plan
 from ..watch.journal import Journal, entry_line, parse_journal
 from ..watch.operation import Field, Operation, OperationSettings
 from ..watch.strikes import from_json, to_json
-from .json_files import replace_file
+from .json_files import append_lines, make_directory, read_text, replace_file
 from .notify import Notices, notices_from
 from .playbooks import Screen, load_runner, player, setting
 from .stopping import STOPPED, StopAsked, Stopping
@@ -116,7 +116,7 @@ class Memory:
 
     def alone(self) -> Lock:
         """Hold the run: two operations of one run would submit it twice."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         return Lock(self.directory / f".operate-{self.run}.lock", self.run)
 
     def write(self, kind: str, why: str, **details: Any) -> None:
@@ -124,25 +124,22 @@ class Memory:
         now = time.time()
         moment = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
         line = entry_line(moment, now, self.run, kind, why, dry_run=self.dry_run, **details)
-        with (self.directory / "journal.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())
+        append_lines(self.directory / "journal.jsonl", line)
         self.echo(line)
 
     def journal(self) -> Journal:
         path = self.directory / "journal.jsonl"
-        return parse_journal(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else Journal()
+        return parse_journal(read_text(path), str(path)) if path.is_file() else Journal()
 
     def plan(self) -> RunPlan | None:
         if not self.plan_file.is_file():
             return None
-        return parse_plan(self.plan_file.read_text(encoding="utf-8"), str(self.plan_file))
+        return parse_plan(read_text(self.plan_file), str(self.plan_file))
 
     def forgive(self, host: str) -> None:
         path = self.directory / "strikes.json"
         if path.is_file():
-            replace_file(str(path), to_json(from_json(path.read_text(encoding="utf-8")).forgive(host)))
+            replace_file(path, to_json(from_json(read_text(path), str(path)).forgive(host)))
 
 
 class Lock:

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import PlanError
 from ..plan.cluster import Cluster
 from ..plan.layout import Plan, plan_layout, sizes_as_dict
 from ..plan.request import BACKENDS, ENGINES, OFFLOAD, PRECISIONS, RECOMPUTE, TASKS, LayoutRequest
 from ..plan.sizing import Hardware, size_task
 from .calibrate import read_calibration
+from .documents import read_file
+from .json_files import read_json, replace_file
 
 HELP = "Lay a model out on a cluster: sizes, placement, memory, time, and the reasons."
 
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         # The page is imported only when it is asked for: planning alone must stay fast.
         from ..report.plan_page import render_plan_page
 
-        write_text(arguments.html, render_plan_page(plan, sizing))
+        replace_file(arguments.html, render_plan_page(plan, sizing))
     if arguments.json:
         sys.stdout.write(json.dumps({**plan.as_dict(), "task": wish.task, "sizing": sizing}) + "\n")
     else:
@@ -76,18 +77,6 @@ def sizing_of(cluster: Cluster, plan: Plan, wish: LayoutRequest) -> dict[str, An
         memory = cluster.gpu_memory_bytes or cluster.gpu.memory_bytes
         hardware = Hardware(cluster.gpu.name, memory, cluster.gpus_per_host)
     return size_task(plan.model, wish.task, hardware, wish.sequence_length, wish.micro_batch_size).as_dict()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        PlanError: if it cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PlanError(f"{path} cannot be written: {error}") from error
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
@@ -108,18 +97,6 @@ def request_of(arguments: argparse.Namespace) -> LayoutRequest:
     return LayoutRequest.from_mapping(values)
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        PlanError: if it cannot be read or is not JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{path} cannot be read as JSON: {error}") from error
-
-
 def read_model(text: str) -> Any:
     """Return a preset name, or the mapping of a JSON file."""
     path = Path(text)
@@ -132,7 +109,7 @@ def read_cluster(text: str) -> Cluster:
     """Return the cluster of a shorthand or of a directory of node documents."""
     directory = Path(text)
     if directory.is_dir():
-        return Cluster.from_documents(read_json(path) for path in sorted(directory.glob("*.json")))
+        return Cluster.from_documents(read_file(path) for path in sorted(directory.glob("*.json")))
     return Cluster.from_shorthand(text)
 
 

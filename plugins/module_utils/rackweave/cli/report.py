@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import DocumentError
 from ..report.run_page import RunReport, render_run_page
 from ..run.attempt import parse_end, parse_job, sort_attempts
-from ..run.events import parse_events
+from ..run.events import EventBatch, parse_events
 from ..run.outcome import judge_end
-from ..run.plan_file import RunPlan, parse_plan
+from ..run.plan_file import parse_plan
 from ..run.progress import Progress
 from ..run.schema import read_json
 from ..run.train_file import parse_train
+from ..watch.attempt_verdict import parse_verdict
+from .json_files import read_text, replace_file
 
+Read = TypeVar("Read")
 HELP = "Write the HTML report of a run from its directory (runs/<run>)."
 
 
@@ -33,93 +38,113 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the page, or print its figures.
 
     Raises:
-        DocumentError: if the directory is no run directory or its files break their schema.
+        DocumentError: if the directory is no run directory, or the page cannot be written.
     """
     report = load_report(arguments.run_dir)
+    for sentence in report.unread:
+        sys.stderr.write(f"rackweave report: not shown, since it cannot be read: {sentence}\n")
     if arguments.json:
         json.dump(_summary(report), sys.stdout, indent=2)
         sys.stdout.write("\n")
         return 0
     output = arguments.output or arguments.run_dir / "report.html"
     try:
-        output.write_text(render_run_page(report), encoding="utf-8")
-    except OSError as error:
-        raise DocumentError(
-            f"{output} cannot be written ({error.strerror}); name another file with --output"
-        ) from error
+        replace_file(output, render_run_page(report))
+    except DocumentError as error:
+        raise DocumentError(f"{error}; name another file with --output") from error
     sys.stdout.write(f"{output}\n")
     return 0
 
 
 def load_report(run_dir: Path) -> RunReport:
-    """Read a run directory.
+    """Read a run directory; a file that cannot be read is named on the page, and the rest is shown.
 
     Raises:
-        DocumentError: if it has no attempt, or a file breaks its schema.
+        DocumentError: if it has no attempt.
     """
     attempts_dir = run_dir / "attempts"
-    names = sort_attempts([path.name for path in attempts_dir.iterdir()]) if attempts_dir.is_dir() else ()
+    names = sort_attempts(_names(attempts_dir))
     if not names:
         raise DocumentError(f"{run_dir} holds no attempt; name the directory of a run that was launched (runs/<run>)")
+    files = Files(run_dir)
     newest = attempts_dir / names[-1]
-    target, reference = _training(newest)
-    end_file = newest / "end.json"
-    end = parse_end(end_file.read_text(encoding="utf-8"), str(end_file)) if end_file.is_file() else None
-    verdict = _optional(newest / "verdict.json")
-    submission_file = run_dir / "job.json"
-    submission = parse_job(submission_file.read_text(encoding="utf-8")) if submission_file.is_file() else None
-    state = verdict["state"] if verdict else judge_end("UNKNOWN", None, end).state if end else "UNKNOWN"
+    verdicts = [files.read(attempts_dir / name / "verdict.json", parse_verdict) for name in names]
+    end = files.read(newest / "end.json", parse_end)
+    state = verdicts[-1]["state"] if verdicts[-1] else judge_end("UNKNOWN", None, end).state if end else "UNKNOWN"
+    target, reference = _training(files, newest)
     return RunReport(
         run=run_dir.resolve().name,
         made_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        attempts=tuple(_progress(attempts_dir / name, target if name == names[-1] else None) for name in names),
-        plan=_plan(newest),
+        attempts=tuple(_progress(files, attempts_dir / name, target if name == names[-1] else None) for name in names),
+        plan=files.read(newest / "plan.json", parse_plan),
         state=str(state),
-        verdict=verdict,
-        submission=submission,
+        verdict=verdicts[-1],
+        submission=files.read(run_dir / "job.json", parse_job),
         reference_loss=reference,
-        incidents=_incidents(attempts_dir, names),
+        incidents=tuple(item for item in verdicts if item is not None and item["severity"] != "info"),
+        unread=tuple(files.unread),
     )
 
 
-def _incidents(attempts_dir: Path, names: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
-    """Return the verdicts of attempts that ended badly, as far as a watch kept them."""
-    found = (_optional(attempts_dir / name / "verdict.json") for name in names)
-    return tuple(item for item in found if item is not None and item.get("severity") != "info")
+class Files:
+    """Reads the files of a run, and keeps the sentences on those that it could not read."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.unread: list[str] = []
+
+    def read(self, path: Path, parse: Callable[[str, str], Read]) -> Read | None:
+        """Return what a file holds, None where it is absent or cannot be read."""
+        if not os.path.lexists(path):
+            return None
+        try:
+            return parse(read_text(path), _below(path, self.run_dir))
+        except DocumentError as error:
+            self.unread.append(str(error))
+            return None
+
+    def events(self, path: Path) -> EventBatch:
+        """Return the events of a file, none where it is absent or cannot be read."""
+        try:
+            return parse_events(path.read_bytes())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self.unread.append(f"{_below(path, self.run_dir)}: {error.strerror or error}")
+        return parse_events(b"")
 
 
-def _progress(attempt: Path, target: int | None) -> Progress:
+def _below(path: Path, run_dir: Path) -> str:
+    return str(path.relative_to(run_dir)) if path.is_relative_to(run_dir) else str(path)
+
+
+def _names(directory: Path) -> list[str]:
+    """Return the names of the directories in a directory; none where it cannot be read."""
+    try:
+        return [path.name for path in directory.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+
+
+def _progress(files: Files, attempt: Path, target: int | None) -> Progress:
     progress = Progress(attempt.name, target)
-    events = attempt / "events.jsonl"
-    if events.is_file():
-        batch = parse_events(events.read_bytes())
-        progress.add(batch.events)
-        progress.unreadable_lines = batch.unreadable_lines
+    batch = files.events(attempt / "events.jsonl")
+    progress.add(batch.events)
+    progress.unreadable_lines = batch.unreadable_lines
     return progress
 
 
-def _plan(attempt: Path) -> RunPlan | None:
-    path = attempt / "plan.json"
-    return parse_plan(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
-
-
-def _training(attempt: Path) -> tuple[int | None, tuple[str, float] | None]:
+def _training(files: Files, attempt: Path) -> tuple[int | None, tuple[str, float] | None]:
     """Return the target step, and the unigram entropy of the validation split where its data.json is readable."""
-    path = attempt / "train.json"
-    if not path.is_file():
+    train = files.read(attempt / "train.json", parse_train)
+    if train is None:
         return None, None
-    train = parse_train(path.read_text(encoding="utf-8"), str(path))
     for item in train["data"]["validation"][:1]:
-        entropy = (_optional(Path(item["prefix"]).parent / "data.json") or {}).get(
-            "validation_byte_unigram_entropy_nats"
-        )
+        data = files.read(Path(item["prefix"]).parent / "data.json", read_json) or {}
+        entropy = data.get("validation_byte_unigram_entropy_nats")
         if isinstance(entropy, (int, float)) and train["data"]["tokenizer"]["kind"] == "byte":
             return train["steps"], ("byte unigram entropy", float(entropy))
     return train["steps"], None
-
-
-def _optional(path: Path) -> dict[str, Any] | None:
-    return read_json(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
 
 
 def _summary(report: RunReport) -> dict[str, Any]:
@@ -134,4 +159,5 @@ def _summary(report: RunReport) -> dict[str, Any]:
         "evaluations": [list(item) for item in newest.evaluations],
         "checkpoints": [item._asdict() for item in newest.checkpoints],
         "verdict": report.verdict,
+        "unread": list(report.unread),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from ..errors import PlanError
 from .cluster import Cluster
 
 SCHEMA = "rackweave.calibration/1"
+# No figure of a run comes near it, and a larger whole number would be no float.
+_LARGEST = 1e300
 _WARM_UP_STEPS = 3  # first steps allocate, compile and open connections
 
 
@@ -64,7 +65,7 @@ class Calibration:
             if not isinstance(values, Mapping):
                 raise PlanError(f"the calibration file lacks {name}")
             for key, value in values.items():
-                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
                     raise PlanError(f"the calibration file: {name}.{key}={value!r} must be a positive number")
             parts.append({str(key): float(value) for key, value in values.items()})
         return cls(parts[0], parts[1])
@@ -78,8 +79,8 @@ def cluster_key(cluster: Cluster) -> str:
 
 def plan_key(plan: Mapping[str, Any]) -> str:
     """Return the kind of cluster that a plan.json was made for."""
-    prediction = plan.get("prediction") or {}
-    key = prediction.get("cluster_key")
+    prediction = plan.get("prediction")
+    key = prediction.get("cluster_key") if isinstance(prediction, Mapping) else None
     if not isinstance(key, str):
         raise PlanError("the plan has no prediction to calibrate: it was made for GPUs that the catalog does not know")
     return key
@@ -92,25 +93,36 @@ def measure(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Mea
         PlanError: if the plan predicts nothing, or the events hold too few steps.
     """
     key = plan_key(plan)
-    prediction, memory = plan["prediction"], plan.get("memory") or {}
-    steps = [event for event in events if event.get("kind") == "step" and event.get("step_time_s")]
+    steps = [event for event in events if event.get("kind") == "step" and _positive(event.get("step_time_s"))]
     steps = steps[_WARM_UP_STEPS:]
     if len(steps) < 3:
         raise PlanError(f"the attempt has {len(steps)} steps after {_WARM_UP_STEPS} of warm-up; at least 3 are needed")
-    peaks = [float(event["peak_memory_gib"]) for event in steps if event.get("peak_memory_gib")]
-    factor = prediction.get("calibration_factor") or 1.0
+    predicted = _uncalibrated(plan["prediction"], "step_time_s")
+    if predicted is None:
+        raise PlanError("the plan's prediction.step_time_s must be a positive number of seconds")
+    peaks = [peak for peak in (_positive(event.get("peak_memory_gib")) for event in steps) if peak]
     return Measurement(
         cluster=key,
-        predicted_s=float(prediction["step_time_s"]) / factor,
-        measured_s=statistics.median(float(event["step_time_s"]) for event in steps),
-        predicted_gib=_uncalibrated_gib(memory) if peaks else None,
+        predicted_s=predicted,
+        measured_s=statistics.median(_positive(event["step_time_s"]) or 0.0 for event in steps),
+        predicted_gib=_uncalibrated(plan.get("memory"), "allocated_gib") if peaks else None,
         measured_gib=max(peaks) if peaks else None,
     )
 
 
-def _uncalibrated_gib(memory: Mapping[str, Any]) -> float | None:
-    allocated = memory.get("allocated_gib")
-    return None if allocated is None else float(allocated) / float(memory.get("calibration_factor") or 1.0)
+def _positive(value: object) -> float | None:
+    """Return a positive finite number; None for anything else that a file may hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
+        return None
+    return float(value)
+
+
+def _uncalibrated(figures: object, name: str) -> float | None:
+    """Return a figure of the plan without the factor that it was made with; None where there is none."""
+    if not isinstance(figures, Mapping):
+        return None
+    value = _positive(figures.get(name))
+    return None if value is None else value / (_positive(figures.get("calibration_factor")) or 1.0)
 
 
 def calibrate(measurements: Sequence[Measurement], known: Calibration | None = None) -> Calibration:

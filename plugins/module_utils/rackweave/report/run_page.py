@@ -22,7 +22,7 @@ class RunReport:
     """What a page shows; ``attempts`` oldest first, documents as their files hold them.
 
     ``reference_loss`` is a level to compare the validation loss with: its name and its value in nats. ``incidents`` are
-    the verdicts of attempts that ended badly, oldest first.
+    the verdicts of attempts that ended badly, oldest first. ``unread`` says in sentences what could not be read.
     """
 
     run: str
@@ -34,6 +34,7 @@ class RunReport:
     submission: Mapping[str, Any] | None = None
     reference_loss: tuple[str, float] | None = None
     incidents: tuple[Mapping[str, Any], ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def render_run_page(report: RunReport) -> str:
@@ -42,6 +43,7 @@ def render_run_page(report: RunReport) -> str:
         f"<h1>Run {escape(report.run)}</h1>",
         paragraph(f"made {report.made_at}{_origin(report.plan)}", "muted"),
         _banner(report),
+        *(paragraph(f"Not shown, since it cannot be read: {sentence}", "muted") for sentence in report.unread),
         tiles(_figures(report)),
         line_chart("Loss", "step", "nats", _loss_series(report.attempts), _levels(report)),
         line_chart("Throughput", "step", "tokens/s", _speed_series(report.attempts), from_zero=True),

@@ -7,6 +7,7 @@ the second is counted and skipped, since a watcher must not die of its job's log
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,8 @@ class Event:
         value = self.fields.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
-        return float(value) if value == value and abs(value) != float("inf") else None
+        # A whole number in JSON may be larger than any float.
+        return float(value) if abs(value) <= sys.float_info.max else None
 
     @property
     def step(self) -> int | None:
@@ -76,7 +78,7 @@ def parse_event(line: bytes) -> Event | None:
     """Return the event of one line, or None for a line that is none (torn, or not an object with time and kind)."""
     try:
         value = json.loads(line.decode("utf-8", errors="replace"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or not isinstance(value.get("time"), str) or not isinstance(value.get("kind"), str):
         return None

@@ -128,7 +128,7 @@ def read_json(text: str, where: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise DocumentError(f"{where} must hold one JSON object, not {type(value).__name__}")

@@ -11,12 +11,36 @@ from typing import Any
 
 from ..run.exit_codes import meaning
 from ..run.outcome import Blame, JobEnd
+from ..run.schema import Anything, ListOf, Nullable, Record, Text, Whole, read_document
 from .attempt import role_of
 from .classes import CLASSES
 from .scanner import Source
 from .verdict import Verdict
 
 SCHEMA = "rackweave.verdict/1"
+_VERDICT = Record(
+    {
+        "schema": Text((SCHEMA,)),
+        "run": Text(),
+        "attempt": Nullable(Text()),
+        "job_id": Text(),
+        "state": Text(),
+        "code": Nullable(Whole(-255)),
+        "meaning": Nullable(Text()),
+        "sentence": Text(),
+        "diagnosis_class": Text(),
+        "family": Text(),
+        "culprit": Text(),
+        "ranks": ListOf(Whole()),
+        "hosts": ListOf(Text()),
+        "phase": Nullable(Text()),
+        "severity": Text(),
+        "first_action": Text(),
+        "evidence": ListOf(Anything()),
+        "others": ListOf(Text()),
+        "collectors": Anything(),
+    }
+)
 
 # Per kind of structured evidence: families of classes in which the logs know the cause better. Any other class that the
 # logs show describes what every survivor prints, and the kind's own class is used.
@@ -55,6 +79,11 @@ def attempt_sources(logs: Mapping[str, str]) -> list[Source]:
         if role.kind != "skip":
             sources.append(Source(name, text, role.host, role.rank, role.kind))
     return sources
+
+
+def parse_verdict(text: str, where: str = "verdict.json") -> dict[str, Any]:
+    """Read ``verdict.json``; DocumentError if it does not follow its schema."""
+    return read_document(text, SCHEMA, _VERDICT, where)
 
 
 def verdict_document(

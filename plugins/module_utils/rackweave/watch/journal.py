@@ -87,7 +87,7 @@ def parse_journal(text: str, where: str = "journal.jsonl") -> Journal:
             continue
         try:
             item = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise DocumentError(f"{where}, line {number}: not JSON; move the file away to begin anew") from error

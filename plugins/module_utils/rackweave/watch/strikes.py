@@ -63,7 +63,7 @@ def to_json(ledger: Ledger) -> str:
     return json.dumps({"schema": SCHEMA, "strikes": rows}, indent=2) + "\n"
 
 
-def from_json(text: str) -> Ledger:
+def from_json(text: str, where: str = "strike ledger") -> Ledger:
     """Read a ledger.
 
     Raises:
@@ -71,16 +71,16 @@ def from_json(text: str) -> Ledger:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
-        raise DocumentError(f"strike ledger: not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(f"{where}: not JSON: {error}; move the file away to begin without strikes") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or set(document) != {"schema", "strikes"}:
-        raise DocumentError(f"strike ledger: expected schema {SCHEMA} with the keys schema and strikes")
+        raise DocumentError(f"{where}: expected schema {SCHEMA} with the keys schema and strikes")
     entries = []
     for row in document["strikes"] if isinstance(document["strikes"], list) else [None]:
         if not isinstance(row, dict) or set(row) != {"host", "evidence", "diagnosis_class", "time"}:
-            raise DocumentError("strike ledger: a strike has the keys host, evidence, diagnosis_class and time")
+            raise DocumentError(f"{where}: a strike has the keys host, evidence, diagnosis_class and time")
         host, evidence, name, time = row["host"], row["evidence"], row["diagnosis_class"], row["time"]
         if not all(isinstance(value, str) for value in (host, evidence, name)) or not isinstance(time, (int, float)):
-            raise DocumentError(f"strike ledger: wrong type in the strike of {host!r}")
+            raise DocumentError(f"{where}: wrong type in the strike of {host!r}")
         entries.append(Strike(host, evidence, name, float(time)))
     return Ledger(tuple(entries))

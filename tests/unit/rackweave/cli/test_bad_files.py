@@ -1,0 +1,139 @@
+"""Every file that a command is given may be anything: a sentence and status 2, or a page that says what it lacks."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rackweave.cli import main
+
+from tests.support.documents import EXAMPLES
+
+ROOT = Path(__file__).parents[4]
+CONTRACTS = ROOT / "tests/fixtures/contracts"
+NODES = EXAMPLES / "prod-8hca"
+CONTENTS = {
+    "empty": b"",
+    "half": b'{"schema": "rackweave.plan/1", "run": "d',
+    "other": b"[]",
+    "no-text": b"\xff\xfe\x00{",
+    "deep": b'{"a":' * 20_000,
+    "huge": b'{"a": ' + b"9" * 5_000 + b"}",
+}
+KINDS = (*CONTENTS, "directory", "loop", "absent", "nowhere")
+
+
+def put(path, kind):
+    """Make something of that kind at a path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "nowhere":
+        path.symlink_to("/nowhere/at/all")
+    elif kind != "absent":
+        path.write_bytes(CONTENTS[kind])
+    return path
+
+
+def refused(capsys, *words):
+    status = main([str(word) for word in words])
+    shown = capsys.readouterr()
+    assert (status, shown.out) == (2, "")
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_another_kind_is_one_sentence_that_names_it(capsys, tmp_path, kind):
+    bad = put(tmp_path / "bad.json", kind)
+    fabric = tmp_path / "fabric.json"
+    fabric.write_text('{"kind": "roce"}')
+    assert refused(capsys, "plan", "--cluster", "1x8xH100", "--model", bad)
+    assert str(bad) in refused(capsys, "plan", "--cluster", "1x8xH100", "--model", "llama3-8b", "--calibration", bad)
+    assert refused(capsys, "score", "--rows", bad)
+    assert refused(capsys, "nccl", "--nodes", NODES, "--fabric", bad)
+    nodes = tmp_path / "nodes"
+    shutil.copytree(NODES, nodes)
+    (nodes / "trn01.json").unlink()
+    put(nodes / "trn01.json", "empty" if kind == "absent" else kind)
+    assert "trn01.json" in refused(capsys, "nccl", "--nodes", nodes, "--fabric", fabric)
+    assert "trn01.json" in refused(capsys, "plan", "--cluster", nodes, "--model", "llama3-8b")
+
+
+@pytest.mark.parametrize("kind", ["empty", "loop", "nowhere", "absent"])
+def test_what_stands_where_a_directory_of_files_is_to_be_is_named(capsys, tmp_path, kind):
+    out = put(tmp_path / "out", kind)
+    fabric = tmp_path / "fabric.json"
+    fabric.write_text('{"kind": "roce"}')
+    words = ("nccl", "--nodes", NODES, "--fabric", fabric, "--output", out)
+    if kind == "absent":
+        assert main([str(word) for word in words]) == 0
+        assert len(list(out.iterdir())) == 8
+    else:
+        assert f"{out} cannot be made" in refused(capsys, *words)
+
+
+def attempt(where):
+    where.mkdir(parents=True)
+    shutil.copy(CONTRACTS / "plan.json", where)
+    events = (
+        {"time": f"2026-01-05T10:00:{step:02d}+00:00", "kind": "step", "rank": 0, "step": step, "step_time_s": 1.0}
+        for step in range(10)
+    )
+    (where / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return where
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "absent"])
+@pytest.mark.parametrize(
+    "name", ["plan.json", "train.json", "end.json", "verdict.json", "events.jsonl", "../../job.json"]
+)
+def test_the_page_is_made_and_names_what_it_lacks(capsys, tmp_path, name, kind):
+    made = attempt(tmp_path / "demo/attempts/7.0")
+    path = Path(os.path.normpath(made / name))
+    path.unlink(missing_ok=True)
+    put(path, kind)
+    assert main(["report", str(tmp_path / "demo")]) == 0
+    shown = capsys.readouterr()
+    page = (tmp_path / "demo/report.html").read_text()
+    if name == "events.jsonl" and kind in CONTENTS:  # lines that are no events are counted
+        assert shown.err == ""
+    elif name != "events.jsonl" or kind != "nowhere":
+        assert path.name in shown.err
+        assert "cannot be read" in page
+    assert "Run demo" in page
+
+
+def test_a_verdict_without_its_keys_does_not_break_the_page(capsys, tmp_path):
+    made = attempt(tmp_path / "demo/attempts/7.0")
+    (made / "verdict.json").write_text('{"schema": "rackweave.verdict/1", "severity": "fatal"}')
+    assert main(["report", str(tmp_path / "demo")]) == 0
+    assert "lacks the key" in capsys.readouterr().err
+
+
+def test_the_page_of_before_stays_where_the_new_one_cannot_be_written(capsys, tmp_path):
+    attempt(tmp_path / "demo/attempts/7.0")
+    assert "--output" in refused(capsys, "report", tmp_path / "demo", "--output", "/dev/full")
+    assert "report.html" in refused(capsys, "report", tmp_path / "demo", "--output", tmp_path / "no/report.html")
+
+
+def command(tail):
+    words = f"{sys.executable} -m rackweave {tail}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "plugins/module_utils")}
+    return subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_an_output_that_is_full_is_one_sentence():
+    found = command(f'nccl --nodes {NODES} --fabric <(echo \'{{"kind": "roce"}}\') > /dev/full')
+    assert found.returncode == 2
+    assert found.stderr == "rackweave nccl: standard output: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    found = command(f'nccl --nodes {NODES} --fabric <(echo \'{{"kind": "roce"}}\') | head -c 1')
+    assert (found.stdout, found.stderr) == ("N", "")
