@@ -103,3 +103,30 @@ def test_a_node_without_systemd_is_refused_before_its_first_change_with_the_way_
         "box was started by tini instead of systemd, so no service of these roles could run there: start a container"
     )
     assert (done.returncode != 0, refused in done.stdout) == (manager == "tini",) * 2, done.stdout + done.stderr
+
+
+def test_a_system_of_another_family_is_refused_with_its_name_by_each_role_that_installs_packages_first(tmp_path):
+    """Instead of "no file was found": the role names the system and what it knows."""
+    entries = {"node_base": "main", "slurm": "install", "trainer_runtime": "install"}
+    include = {
+        "name": "rackweave.cluster.{{ inventory_hostname }}",
+        "tasks_from": "{{ entries[inventory_hostname] }}",
+        "rolespec_validate": False,
+    }
+    play = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.include_role": include}]}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    facts = {
+        "distribution": "SLES",
+        "distribution_version": "15.5",
+        "distribution_major_version": "15",
+        "os_family": "Suse",
+        "pkg_mgr": "zypper",
+    }
+    done = subprocess.run(
+        [PROGRAMS / "ansible-playbook", "-i", ",".join(entries), "-c", "local", tmp_path / "play.yml",
+         "-e", json.dumps({"ansible_facts": facts, "entries": entries})],
+        cwd=ROOT, env={**os.environ, "ANSIBLE_NOCOLOR": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    for role in entries:
+        refused = f"{role} has no data for SLES 15.5 on {role}; it knows the families debian and redhat"
+        assert refused in done.stdout, done.stdout + done.stderr
