@@ -29,3 +29,11 @@ def test_what_leaves_idle_nodes_as_they_are_runs_before_slurm_starts():
     asking = [role for role in order if asks(role)]
     assert {"node_base", "gpu_driver", "shared_storage", "monitoring"} <= set(asking)
     assert [role for role in asking if order.index(role) > order.index("slurm")] == []
+
+
+def test_a_system_without_data_is_refused_before_the_first_change():
+    """The first role has data for more systems than the others: without this it would change what they then refuse."""
+    first = yaml.safe_load((ROOT / "playbooks/provision.yml").read_text())[0]
+    called = [task["ansible.builtin.include_role"] for task in first["pre_tasks"]]
+    assert [(it["name"].rpartition(".")[2], it["tasks_from"]) for it in called] == [("gpu_driver", "validate")]
+    assert first["gather_facts"] is True
