@@ -11,11 +11,6 @@ import pytest
 
 from tests.support import lab as support
 
-if importlib.util.find_spec("torch"):
-    # ansible-core puts an object in place of sys.intern when it is imported, which torch's compiler then refuses to
-    # register. In one process with both, torch comes first; the product never has both in one.
-    import torch._dynamo  # noqa: F401
-
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import HealthCheck, settings
 
@@ -33,6 +28,17 @@ os.environ["LC_ALL"] = "C.UTF-8"
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
     filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1", "localhost"))
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import torch before anything imports ansible-core, where tests are run; a process that only deals them out waits.
+
+    ansible-core puts an object in place of sys.intern, which torch's compiler then refuses to register. In one process
+    with both, torch comes first; the product never has both in one.
+    """
+    deals_out = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if importlib.util.find_spec("torch") and not deals_out:
+        import torch._dynamo  # noqa: F401
 
 
 @pytest.hookimpl(optionalhook=True)

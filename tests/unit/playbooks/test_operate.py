@@ -17,6 +17,10 @@ import pytest
 from rackweave.run.batch import BatchSettings
 from rackweave.run.files import compose_run_files
 
+from tests.support.programs import path_with
+
+pytestmark = pytest.mark.multiprocess
+
 ROOT = Path(__file__).parents[3]
 CONTRACTS = ROOT / "tests" / "fixtures" / "contracts"
 SCRIPTS = ROOT / "roles" / "training_job" / "files"
@@ -76,7 +80,7 @@ def play(tmp_path, hosts, *words, playbook="operate"):
     environment = {
         **os.environ,
         "STUB_SLURM": str(tmp_path / "slurm.json"),
-        "PATH": f"{ROOT / 'tests/fixtures/slurm'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": path_with(ROOT / "tests/fixtures/slurm"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"),
     }

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.multiprocess
+
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 RESULT = re.compile(r"^(?:ok|changed|skipping): \[", re.MULTILINE)

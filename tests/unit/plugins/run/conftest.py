@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.programs import path_with
+
 ROOT = Path(__file__).parents[4]
 CONTRACTS = ROOT / "tests" / "fixtures" / "contracts"
 
@@ -16,7 +18,7 @@ def slurm(tmp_path, monkeypatch):
     """State of the stand-in Slurm: read() it, write(**changes) to it."""
     path = tmp_path / "slurm.json"
     monkeypatch.setenv("STUB_SLURM", str(path))
-    monkeypatch.setenv("PATH", f"{ROOT / 'tests' / 'fixtures' / 'slurm'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", path_with(ROOT / "tests/fixtures/slurm"))
 
     def read():
         return json.loads(path.read_text()) if path.exists() else {"jobs": {}, "calls": []}

@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from rackweave.cli import main
 
 ROOT = Path(__file__).parents[4]
 ROWS = ROOT / "tests/fixtures/planner/planner-validation.csv"
 
 
-def rackweave(*words, cwd=None):
+def rackweave(*words):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "plugins/module_utils")}
     command = [sys.executable, "-m", "rackweave", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def test_json_has_sizes_sizing_and_the_answer():
@@ -63,28 +64,38 @@ BAD = [
 ]
 
 
+@pytest.fixture
+def refused(capsys, monkeypatch, tmp_path):
+    """Run the command in this process, where nothing but an error is to come of it; return its words."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        try:
+            status = main([str(word) for word in words])
+        except SystemExit as ended:  # of argparse
+            status = ended.code
+        shown = capsys.readouterr()
+        assert status == 2
+        assert not shown.out
+        return shown.err
+
+    return call
+
+
 @pytest.mark.parametrize("words", BAD, ids=lambda words: " ".join(words[1:]))
-def test_bad_input_exits_2_with_a_sentence_and_no_traceback(words, tmp_path):
-    found = rackweave("plan", *words, "--json", cwd=tmp_path)
-    assert found.returncode == 2
-    assert "Traceback" not in found.stderr
-    assert found.stderr.strip()
-    assert not found.stdout
+def test_bad_input_exits_2_with_a_sentence(refused, words):
+    assert "rackweave plan: " in refused("plan", *words, "--json")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '"llama"', "{}", '{"num_layers": "x"}', '{"model_type": 3}', "\x00"])
-def test_a_bad_model_file_is_one_sentence(content, tmp_path):
+def test_a_bad_model_file_is_one_sentence(refused, content, tmp_path):
     path = tmp_path / "model.json"
     path.write_text(content)
-    found = rackweave("plan", "--model", path, "--cluster", "1x8xH100", "--json")
-    assert found.returncode == 2
-    assert "Traceback" not in found.stderr
+    assert refused("plan", "--model", path, "--cluster", "1x8xH100", "--json").count("\n") == 1
 
 
-def test_a_directory_without_documents_is_one_sentence(tmp_path):
-    found = rackweave("plan", "--model", "llama3-8b", "--cluster", tmp_path)
-    assert found.returncode == 2
-    assert "no node document" in found.stderr
+def test_a_directory_without_documents_is_one_sentence(refused, tmp_path):
+    assert "no node document" in refused("plan", "--model", "llama3-8b", "--cluster", tmp_path)
 
 
 def test_score_prints_its_contract():
@@ -95,13 +106,11 @@ def test_score_prints_its_contract():
     assert set(document["step"]) == {"groups", "balanced_mape", "balanced_mape_without_vts"}
 
 
-def test_score_of_a_malformed_row_exits_2_and_names_it(tmp_path):
+def test_score_of_a_malformed_row_exits_2_and_names_it(refused, tmp_path):
     lines = ROWS.read_text().splitlines()
     path = tmp_path / "rows.csv"
     path.write_text("\n".join([lines[0], lines[1].replace(",64,2,1,", ",64,two,1,", 1)]))
-    found = rackweave("score", "--rows", path, "--json")
-    assert found.returncode == 2
-    assert "nar21-t1-2: tp='two' is not a number" in found.stderr
+    assert "nar21-t1-2: tp='two' is not a number" in refused("score", "--rows", path, "--json")
 
 
 # Measured: 0.3 s and 0.4 s. The limits leave room for a slower processor and for what else runs on its caches.

@@ -13,6 +13,8 @@ import pytest
 from rackweave.accept.figures import read_observations
 from rackweave.accept.tool_output import write_bandwidth_gbps
 
+from tests.support.programs import path_with
+
 PROBE = Path(__file__).resolve().parents[4] / "roles/acceptance/files/probe.py"
 # Stands in for ib_write_bw: a server that listens once, and a client that needs it and prints the real tool's table.
 WRITE_BW = """#!/usr/bin/env python3
@@ -76,7 +78,7 @@ def job(tmp_path, echo):
         part = tmp_path / "schedule.part"  # another stage may be reading it
         part.write_text(json.dumps({**schedule, **changed}))
         part.rename(tmp_path / "schedule.json")
-        path = f"{tmp_path}/bin:{os.environ['PATH']}"
+        path = path_with(tmp_path / "bin")
         environment = {**os.environ, "SLURMD_NODENAME": host, "SLURM_JOB_ID": "7", "PATH": path}
         return subprocess.Popen([sys.executable, PROBE, tmp_path, stage], env=environment)
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from rackweave.provision.qos import qos_document
+
+from tests.support.programs import path_with
 
 ROOT = Path(__file__).resolve().parents[4]
 TOOL = ROOT / "roles/rdma_fabric/files/rackweave_rdma_qos.py"
@@ -25,16 +28,20 @@ BLOCK = {
 
 
 class Machine:
-    def __init__(self, directory, document):
+    def __init__(self, directory, document, like=None):
+        """Make the machine in a directory; `like` is one whose state it begins with."""
         self.root = directory / "fixture/root"
         self.config = directory / "rdma_qos.json"
         self.config.write_text(json.dumps(document))
         self.environment = {
             **os.environ,
-            "PATH": f"{FIXTURE / 'tools'}:{os.environ['PATH']}",
+            "PATH": path_with(FIXTURE / "tools"),
             "FIXTURE_DIRECTORY": str(self.root.parent),
         }
-        subprocess.run([sys.executable, FIXTURE / "make_tree.py", self.root], check=True)
+        if like is None:
+            subprocess.run([sys.executable, FIXTURE / "make_tree.py", self.root], check=True)
+        else:
+            shutil.copytree(like.root.parent, self.root.parent, symlinks=True)
 
     def run(self, action):
         command = [sys.executable, TOOL, action, "--config", self.config, "--root", self.root, "--json"]
@@ -48,10 +55,20 @@ class Machine:
         path.write_text(json.dumps(state))
 
 
+DOCUMENT = qos_document(BLOCK, [PORT], max_read_request_bytes=4096, acs_clear=True, wait_s=0)
+
+
 @pytest.fixture
 def machine(tmp_path):
-    document = qos_document(BLOCK, [PORT], max_read_request_bytes=4096, acs_clear=True, wait_s=0)
-    return Machine(tmp_path, document)
+    return Machine(tmp_path, DOCUMENT)
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory):
+    """A machine on which everything was applied; not to be changed."""
+    made = Machine(tmp_path_factory.mktemp("applied"), DOCUMENT)
+    assert made.run("apply") == (0, {PORT: []})
+    return made
 
 
 def test_after_a_boot_everything_differs_and_each_setting_is_named(machine):
@@ -72,8 +89,8 @@ def test_after_a_boot_everything_differs_and_each_setting_is_named(machine):
     assert "ACS of bridge 0000:0c:01.0" in text
 
 
-def test_what_was_applied_is_verified_and_applying_again_changes_nothing(machine):
-    assert machine.run("apply") == (0, {PORT: []})
+def test_what_was_applied_is_verified_and_applying_again_changes_nothing(tmp_path, applied):
+    machine = Machine(tmp_path, DOCUMENT, like=applied)
     assert machine.run("verify") == (0, {PORT: []})
     assert machine.run("apply") == (0, {PORT: []})
 
@@ -129,8 +146,8 @@ def shorten_reads(machine):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_each_single_drift_is_found_alone_and_mended(machine, damage, word):
-    machine.run("apply")
+def test_each_single_drift_is_found_alone_and_mended(tmp_path, applied, damage, word):
+    machine = Machine(tmp_path, DOCUMENT, like=applied)
     damage(machine)
     code, found = machine.run("verify")
     assert code == 1

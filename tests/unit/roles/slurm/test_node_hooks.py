@@ -1,7 +1,6 @@
 """The program that slurmd runs as prolog, epilog and health check: bounded in time, and careful with drains."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import path_with
 
 PROGRAM = Path(__file__).resolve().parents[4] / "roles/slurm/files/node_hooks.py"
 NODE = "NodeName=gpu01 Arch=x86_64 State={state} ThreadsPerCore=1 {reason}OS=Linux"
@@ -59,7 +60,7 @@ class Node:
 
     def run(self, name, *arguments):
         environment = {
-            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PATH": path_with(self.bin),
             "RACKWEAVE_NODE_SETTINGS": str(self.root / "settings.json"),
             "RACKWEAVE_HOOKS": str(self.hooks),
             "RACKWEAVE_HEALTH_STATUS": str(self.root / "health.json"),

@@ -15,6 +15,8 @@ from rackweave.run.batch import BatchSettings, render_batch
 from rackweave.run.files import NODE_SCRIPTS
 from rackweave.run.plan_file import parse_plan
 
+from tests.support.programs import path_with
+
 ROOT = Path(__file__).parents[4]
 SCRIPTS = ROOT / "roles" / "training_job" / "files"
 STUBS = ROOT / "tests" / "fixtures" / "launch"
@@ -52,7 +54,7 @@ class Job:
         script = plan_dir / "job.sbatch"
         script.write_text(render_batch(BatchSettings(**values), plan, (SCRIPTS / "job_body.sh").read_text()))
         env = {
-            "PATH": f"{STUBS}:{os.environ['PATH']}",
+            "PATH": path_with(STUBS),
             "HOME": str(self.run_dir),
             "STUB_LOG": str(self.run_dir / "stub.log"),
             "SLURM_JOB_ID": "77",
