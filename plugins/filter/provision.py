@@ -108,6 +108,7 @@ class FilterModule:
             "size_bytes": kernel.size_bytes,
             "base_reboot_reasons": kernel.base_reboot_reasons,
             "proxy_environment": proxy.proxy_environment,
+            "proxy_direct_hosts": proxy.direct_hosts,
             "in_container": gate.is_container,
             "reboot_decision": gate.reboot_decision,
             "collected_reboot": gate.collected_reboot,

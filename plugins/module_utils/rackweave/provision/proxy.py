@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from ..errors import ProvisionError
 
 _KEYS = ("http", "https", "no_proxy")
+# apt names a host that is asked without proxy in the key of a setting, where a colon or a star means something else.
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
 def proxy_environment(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the environment variables of a proxy, in both spellings that programs look for.
 
     Args:
-        settings: ``http`` and ``https`` (addresses, each may be missing) and ``no_proxy`` (a list of hosts or domains).
+        settings: ``http`` and ``https`` (addresses, each may be missing) and ``no_proxy`` (hosts, domains and
+            networks: a list, or one text with commas).
 
     Raises:
         ProvisionError: for an unknown key, an address without scheme, or one with a password: it would end in files
@@ -30,11 +35,43 @@ def proxy_environment(settings: Mapping[str, object]) -> dict[str, str]:
             continue
         _check(key, address)
         environment[f"{key}_proxy"] = environment[f"{key.upper()}_PROXY"] = address
-    hosts = settings.get("no_proxy") or []
-    names = ",".join(map(str, hosts)) if isinstance(hosts, (list, tuple)) else str(hosts)
+    names = _exceptions(settings)
     if environment and names:
-        environment["no_proxy"] = environment["NO_PROXY"] = names
+        environment["no_proxy"] = environment["NO_PROXY"] = ",".join(names)
     return environment
+
+
+def direct_hosts(settings: Mapping[str, object], uris: Iterable[str]) -> list[str]:
+    """Return the hosts that a package manager asks without the proxy, for one that knows neither domains nor networks.
+
+    Args:
+        settings: as for :func:`proxy_environment`.
+        uris: addresses of repositories; the host of each that an exception covers is in the result.
+    """
+    exceptions = _exceptions(settings)
+    named = {name for name in exceptions if _HOST.fullmatch(name)}
+    mirrors = {urlsplit(str(uri)).hostname or "" for uri in uris}
+    covered = {host for host in mirrors if any(_covers(name, host) for name in exceptions)}
+    return sorted(host for host in named | covered if _HOST.fullmatch(host))
+
+
+def _exceptions(settings: Mapping[str, object]) -> list[str]:
+    value = settings.get("no_proxy") or []
+    parts = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    return [text for text in (str(part).strip() for part in parts) if text]
+
+
+def _covers(name: str, host: str) -> bool:
+    """Return whether an exception covers a host, as programs read it: itself and everything below it."""
+    if name == "*":
+        return True
+    domain = name.lower().lstrip("*").lstrip(".")
+    if domain and (host == domain or host.endswith(f".{domain}")):
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+    except ValueError:  # names, not addresses
+        return False
 
 
 def _check(key: str, address: str) -> None:
