@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -22,13 +23,14 @@ options:
   python: {description: Interpreter that the environment is made with., type: str, default: python3}
   packages: {description: Requirements with pinned versions., type: list, elements: str, required: true}
   find_links: {description: Directories or addresses with further wheels., type: list, elements: str, default: []}
-  index_url: {description: Package index; empty for pip's own setting., type: str, default: ""}
+  index_url: {description: Package index; empty for pip's own setting; V(none) for no index., type: str, default: ""}
   extra_index_urls: {description: Further package indexes., type: list, elements: str, default: []}
   project_wheel:
     description: Path of the project's wheel on the node; empty leaves the project out.
     type: str
     default: ""
   project_digest: {description: Digest of the project's sources., type: str, default: ""}
+  ca_bundle: {description: Authorities that pip trusts; empty for pip's own., type: str, default: ""}
   cache_dir: {description: Where pip keeps downloads; empty for none., type: str, default: ""}
 attributes:
   check_mode: {support: full, description: Says what is due.}
@@ -52,9 +54,11 @@ SPEC = {
     "extra_index_urls": {"type": "list", "elements": "str", "default": []},
     "project_wheel": {"type": "str", "default": ""},
     "project_digest": {"type": "str", "default": ""},
+    "ca_bundle": {"type": "str", "default": ""},
     "cache_dir": {"type": "str", "default": ""},
 }
 STAMP = ".rackweave-runtime.json"
+NO_INDEX = "none"
 # Operators are compiled when they are first used, not at installation; a CPU node has no compiler for them.
 ENVIRONMENT = {"DS_BUILD_OPS": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
@@ -78,18 +82,25 @@ def read_stamp(path: Path) -> dict[str, str]:
         return {}
 
 
+def sources(params: dict[str, Any]) -> list[str]:
+    """Return pip's arguments that say where packages come from."""
+    arguments = [f"--find-links={entry}" for entry in params["find_links"]]
+    if params["index_url"] == NO_INDEX:  # otherwise pip asks a public index for every package, and waits for each
+        arguments.append("--no-index")
+    elif params["index_url"]:
+        arguments.append(f"--index-url={params['index_url']}")
+    arguments += [f"--extra-index-url={entry}" for entry in params["extra_index_urls"]]
+    if params["ca_bundle"]:
+        arguments.append(f"--cert={params['ca_bundle']}")
+    return [*arguments, f"--cache-dir={params['cache_dir']}" if params["cache_dir"] else "--no-cache-dir"]
+
+
 class Pip:
     """pip of the environment with the site's sources of packages."""
 
     def __init__(self, module: AnsibleModule, path: Path) -> None:
-        params = module.params
         self._module = module
-        self._command = [str(path / "bin/python"), "-m", "pip", "install", "--quiet"]
-        self._command += [f"--find-links={entry}" for entry in params["find_links"]]
-        if params["index_url"]:
-            self._command.append(f"--index-url={params['index_url']}")
-        self._command += [f"--extra-index-url={entry}" for entry in params["extra_index_urls"]]
-        self._command.append(f"--cache-dir={params['cache_dir']}" if params["cache_dir"] else "--no-cache-dir")
+        self._command = [str(path / "bin/python"), "-m", "pip", "install", "--quiet", *sources(module.params)]
 
     def install(self, *arguments: str) -> None:
         code, out, err = self._module.run_command([*self._command, *arguments], environ_update=ENVIRONMENT)
