@@ -14,6 +14,11 @@ def test_the_daemon_has_taken_its_settings(host):
     assert host.check_output(f"docker info --format '{shown}'") == "systemd true local vfs true"
 
 
+def test_the_daemon_pulls_through_the_proxy(host):
+    seen = host.check_output("docker info --format '{{.HTTPSProxy}} {{.NoProxy}} [{{.HTTPProxy}}]'")
+    assert seen == "http://proxy.example.org:3128 .example.org,localhost []"
+
+
 def test_locked_memory_is_without_limit_in_its_file(host):
     settings = json.loads(host.file("/etc/docker/daemon.json").content_string)
     assert settings["default-ulimits"]["memlock"] == {"Name": "memlock", "Hard": -1, "Soft": -1}
