@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from ..errors import ProvisionError
 
@@ -36,13 +35,24 @@ def docker_daemon(options: Mapping[str, object], *, gpus: bool) -> dict[str, obj
     for key, value in options.items():
         base = document.get(key)
         document[key] = {**base, **value} if isinstance(base, dict) and isinstance(value, Mapping) else value
-    memlock = cast("dict[str, dict[str, object]]", document["default-ulimits"]).get("memlock", {})
+    memlock = _limits(document).get("memlock", {})
     if memlock.get("Hard") != -1 or memlock.get("Soft") != -1:
         raise ProvisionError(
             "container_runtime_docker_options lowers the default memlock limit: RDMA memory registration would fail in "
             "every container; leave default-ulimits.memlock at -1"
         )
     return document
+
+
+def _limits(document: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
+    """Return the default limits; with any other form Docker, already stopped for the change, would not start again."""
+    limits = document["default-ulimits"]
+    if not isinstance(limits, Mapping) or not all(isinstance(limit, Mapping) for limit in limits.values()):
+        raise ProvisionError(
+            f"container_runtime_docker_options: default-ulimits must be a mapping such as "
+            f"{{nofile: {{Name: nofile, Hard: 1048576, Soft: 1048576}}}}, not {limits!r}"
+        )
+    return limits
 
 
 def enroot_lines(options: Mapping[str, object]) -> list[str]:
@@ -55,7 +65,7 @@ def enroot_lines(options: Mapping[str, object]) -> list[str]:
         "ENROOT_RESTRICT_DEV": "no",
         "ENROOT_ROOTFS_WRITABLE": "yes",
     }
-    settings.update(options)
+    settings.update({str(key): value for key, value in options.items()})
     wrong = sorted(key for key in settings if not key.startswith("ENROOT_"))
     if wrong:
         raise ProvisionError(f"container_runtime_enroot_options: {', '.join(wrong)} is no setting of enroot (ENROOT_…)")

@@ -142,7 +142,7 @@ def sysctl_lines(values: Mapping[str, object]) -> list[str]:
         ProvisionError: for a key that is none, or a value with a line break.
     """
     lines = []
-    for key, value in sorted(values.items()):
+    for key, value in sorted((str(key), value) for key, value in values.items()):
         text = str(int(value)) if isinstance(value, bool) else str(value)
         if not _SYSCTL.match(key) or "\n" in text or not text.strip():
             raise ProvisionError(f"node_base_sysctl: {key} = {text!r} is no kernel parameter with a value")
@@ -163,7 +163,7 @@ def sysctl_differences(values: Mapping[str, object], text: str) -> list[str]:
 
 def size_bytes(text: str, variable: str) -> int:
     """Return the bytes of a size such as ``64G``; the kernel's percent form is refused: it cannot be compared."""
-    match = _SIZE.match(text)
+    match = _SIZE.match(text) if isinstance(text, str) else None
     if match is None:
         raise ProvisionError(f"{variable}={text!r} is not a size such as 64G (K, M, G or T)")
     return int(match["number"]) * _UNITS[match["unit"]]

@@ -25,7 +25,7 @@ def proxy_environment(settings: Mapping[str, object]) -> dict[str, str]:
         ProvisionError: for an unknown key, an address without scheme, or one with a password: it would end in files
             that every user can read, and in the output of every task.
     """
-    unknown = sorted(set(settings) - set(_KEYS))
+    unknown = sorted(str(key) for key in set(settings) - set(_KEYS))
     if unknown:
         raise ProvisionError(f"rackweave_proxy knows {', '.join(_KEYS)}, not {', '.join(unknown)}")
     environment = {}

@@ -95,14 +95,14 @@ def select_devices(
         ProvisionError: if a named address has no RDMA device; after a swap that is a card in another slot.
     """
     present = {str(row["bdf"]).lower(): row for row in rows}
-    named = [bdf.lower() for bdf in include]
+    named = [str(bdf).lower() for bdf in include]
     missing = sorted(bdf for bdf in named if bdf not in present)
     if missing:
         raise ProvisionError(
             f"rdma_fabric_devices names {', '.join(missing)}, where this node has no RDMA device; it has "
             f"{', '.join(sorted(present)) or 'none'}"
         )
-    left_out = {bdf.lower() for bdf in exclude}
+    left_out = {str(bdf).lower() for bdf in exclude}
     if named:
         return sorted(set(named) - left_out)
     return sorted(

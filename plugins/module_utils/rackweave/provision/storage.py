@@ -22,6 +22,7 @@ _SOURCES = {
     "nfs": re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:/]+):/\S*$"),
     "lustre": re.compile(r"^[^\s]+@[a-z0-9]+(?:[:,][^\s]+@[a-z0-9]+)*:/\S+$"),
 }
+_WORD = re.compile(r"[^\s]+$")
 _NVME_KEYS = {"transport", "address", "port", "subsystem"}
 _SIZE = re.compile(r"^\d+[KMG]?$")
 
@@ -56,12 +57,21 @@ def _mount(row: Mapping[str, object]) -> dict[str, str]:
     form = _SOURCES.get("nfs" if kind == "nfs4" else kind)
     if re.search(r"\s", source) or not source or (form is not None and not form.match(source)):
         raise ProvisionError(f"shared_storage_mounts: source {source!r} of {path} is not of the form that {kind} takes")
-    return {
-        "path": path,
-        "type": kind,
-        "source": source,
-        "options": str(row.get("options") or _DEFAULT_OPTIONS.get(kind, "")),
-    }
+    return {"path": path, "type": kind, "source": source, "options": _options(row, kind, path)}
+
+
+def _options(row: Mapping[str, object], kind: str, path: str) -> str:
+    """Return the mount options as one word: a second one would be another field of the mount table."""
+    value = row.get("options")
+    parts = value if isinstance(value, (list, tuple)) else [value or _DEFAULT_OPTIONS.get(kind, "")]
+    options = ",".join(str(part) for part in parts)
+    readable = value is None or isinstance(value, (str, list, tuple))
+    if not readable or re.search(r"\s", options) or (options and "" in options.split(",")):
+        raise ProvisionError(
+            f"shared_storage_mounts: options {value!r} of {path} are neither a list nor one text with commas and without "
+            "spaces"
+        )
+    return options
 
 
 def fstab_lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
@@ -85,7 +95,8 @@ def mounted_wrongly(wanted: Mapping[str, str], table: str) -> str | None:
         return "absent"
     source, kind = visible
     same_kind = kind == wanted["type"] or {kind, wanted["type"]} == {"nfs", "nfs4"}
-    if same_kind and (source == wanted["source"] or wanted["type"] == "gpfs"):
+    # The kernel shows an NFS directory without the slash at its end.
+    if same_kind and (source.rstrip("/") == wanted["source"].rstrip("/") or wanted["type"] == "gpfs"):
         return None
     return f"{wanted['path']} is mounted from {source} ({kind}), wanted {wanted['source']} ({wanted['type']})"
 
@@ -102,13 +113,19 @@ def discovery_lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """
     lines = []
     for row in rows:
-        unknown = sorted(set(row) - _NVME_KEYS)
-        if unknown or not row.get("address") or row.get("transport") not in ("rdma", "tcp"):
+        unknown = sorted(str(key) for key in set(row) - _NVME_KEYS)
+        if unknown or row.get("transport") not in ("rdma", "tcp") or not _WORD.match(str(row.get("address") or "")):
             raise ProvisionError(
                 f"shared_storage_nvme_targets: {dict(row)!r} needs transport (rdma or tcp) and address, and knows "
                 f"{', '.join(sorted(_NVME_KEYS))}"
             )
-        line = f"--transport={row['transport']} --traddr={row['address']} --trsvcid={row.get('port', 4420)}"
+        port = str(row.get("port", 4420))
+        if not port.isdecimal() or not 0 < int(port) < 65536 or not _WORD.match(str(row.get("subsystem") or "none")):
+            raise ProvisionError(
+                f"shared_storage_nvme_targets: port {port!r} of {row['address']} must be a number up to 65535, and a "
+                "subsystem has no spaces"
+            )
+        line = f"--transport={row['transport']} --traddr={row['address']} --trsvcid={port}"
         lines.append(line + (f" --nqn={row['subsystem']}" if row.get("subsystem") else ""))
     return lines
 
@@ -118,7 +135,12 @@ def stripe_arguments(stripe: Mapping[str, object]) -> list[str]:
 
     Keys: ``count`` (-1 is all targets) and ``size`` (``16M``). Many ranks write one large file each, so a count of -1
     suits few ranks; with as many ranks as targets, 1 avoids contention.
+
+    Raises:
+        ProvisionError: for another key, or a value that ``lfs`` would refuse.
     """
+    if not isinstance(stripe, Mapping) or set(stripe) - {"count", "size"}:
+        raise ProvisionError(f"shared_storage_directories: a stripe has count and size, not {stripe!r}")
     count, size = stripe.get("count", -1), str(stripe.get("size", "16M"))
     if isinstance(count, bool) or not isinstance(count, int) or count < -1 or count == 0:
         raise ProvisionError(f"shared_storage: stripe count {count!r} is neither -1 nor at least 1")

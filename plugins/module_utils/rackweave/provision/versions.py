@@ -46,7 +46,7 @@ def require_driver_version(version: str, variable: str) -> str:
 
     A branch (``535``) or ``latest`` would let the driver and its fabric manager drift apart, so both are refused.
     """
-    if not _DRIVER.match(version):
+    if not isinstance(version, str) or not _DRIVER.match(version):  # YAML reads 570.86 as a number
         raise ProvisionError(
             f"{variable}={version!r} is not a full driver version; write it as NVIDIA does, for example 535.309.01, "
             "because driver, fabric manager and kernel modules are held at exactly this one"

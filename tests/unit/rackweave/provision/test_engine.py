@@ -66,3 +66,9 @@ def test_each_thing_a_container_lacks_is_named(inside, word):
 def test_a_probe_that_died_half_way_is_no_good_probe():
     with pytest.raises(ProvisionError, match="gpus"):
         engine.parse_probe("shm_bytes=1\nmemlock_kb=2\nuverbs=0\nipc=a\nnet=b\n")
+
+
+@pytest.mark.parametrize("limits", [None, [], "unlimited", {"memlock": -1}, {"nofile": 1048576}])
+def test_limits_that_docker_could_not_start_with_are_refused(limits):
+    with pytest.raises(ProvisionError, match="default-ulimits must be a mapping"):
+        engine.docker_daemon({"default-ulimits": limits}, gpus=False)

@@ -86,3 +86,32 @@ def test_striping_is_set_once():
 def test_impossible_striping_is_refused(stripe):
     with pytest.raises(ProvisionError, match="stripe"):
         storage.stripe_arguments(stripe)
+
+
+def test_options_are_one_field_of_the_mount_table():
+    nfs = {"path": "/mnt/a", "type": "nfs", "source": "server:/export"}
+    assert storage.mounts([{**nfs, "options": ["hard", "nofail"]}])[0]["options"] == "hard,nofail"
+    for options in ("hard, nofail", "hard,,nofail", {"hard": True}, 5):
+        with pytest.raises(ProvisionError, match="one text with commas"):
+            storage.mounts([{**nfs, "options": options}])
+
+
+def test_a_slash_at_the_end_of_an_nfs_directory_is_no_other_source():
+    wanted = storage.mounts([{"path": "/mnt/a", "type": "nfs", "source": "server:/export/"}])[0]
+    assert storage.mounted_wrongly(wanted, "server:/export /mnt/a nfs4 rw 0 0\n") is None
+    assert "server:/other" in storage.mounted_wrongly(wanted, "server:/other /mnt/a nfs4 rw 0 0\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"address": "10.0.0.2 --nqn=x"}, {"address": ""}, {"port": 0}, {"port": "x"}, {"subsystem": "a b"}, {1: 2}],
+)
+def test_a_target_that_would_become_other_arguments_is_refused(change):
+    with pytest.raises(ProvisionError, match="shared_storage_nvme_targets"):
+        storage.discovery_lines([{"transport": "rdma", "address": "10.0.0.2", **change}])
+
+
+@pytest.mark.parametrize("stripe", ["4", None, [4], {"stripe_count": 4}])
+def test_a_stripe_of_another_form_is_refused(stripe):
+    with pytest.raises(ProvisionError, match="a stripe has count and size"):
+        storage.stripe_arguments(stripe)

@@ -21,7 +21,7 @@ def test_a_version_without_a_number_is_refused():
         versions.upstream_version("unknown-1")
 
 
-@pytest.mark.parametrize("pin", ["535", "latest", "535.x", "", "535.309.01-1"])
+@pytest.mark.parametrize("pin", ["535", "latest", "535.x", "", "535.309.01-1", 570.86, 535])
 def test_only_a_full_driver_version_is_a_pin(pin):
     with pytest.raises(ProvisionError, match="gpu_driver_version"):
         versions.require_driver_version(pin, "gpu_driver_version")
