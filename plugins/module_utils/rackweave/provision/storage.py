@@ -68,8 +68,8 @@ def _options(row: Mapping[str, object], kind: str, path: str) -> str:
     readable = value is None or isinstance(value, (str, list, tuple))
     if not readable or re.search(r"\s", options) or (options and "" in options.split(",")):
         raise ProvisionError(
-            f"shared_storage_mounts: options {value!r} of {path} are neither a list nor one text with commas and without "
-            "spaces"
+            f"shared_storage_mounts: options {value!r} of {path} are neither a list nor one text with commas and "
+            "without spaces"
         )
     return options
 
