@@ -31,6 +31,7 @@ description:
     reconfigured or restarted Slurm leaves the duty to the next one.
   - A file that Rackweave did not write is never replaced unless O(adopt_ok); a copy of it is kept.
   - A change that would lose jobs Slurm knows is refused while there are any.
+  - A slurm.conf that the installed Slurm cannot read is refused before anything is written.
   - Programs that every node must have are not added to slurm.conf by a run that does not reach all nodes.
 options:
   documents_dir: {description: Directory on the Ansible controller with a document of every host., type: path}
@@ -120,6 +121,26 @@ def known_jobs(module: AnsibleModule) -> int:
     return sum(state.strip() not in over for state in out.splitlines()) if code == 0 else 0
 
 
+def complaint(module: AnsibleModule, new: dict[str, str]) -> str:
+    """Return what Slurm's own parser says against the new slurm.conf; empty where it takes it or is not installed.
+
+    Every client reads the file before anything else, and no daemon is asked for this. A slurmctld that was restarted
+    with a file it cannot read would stay down.
+    """
+    scontrol = module.get_bin_path("scontrol")
+    if not scontrol or not new.get("slurm.conf"):
+        return ""
+    directory = Path(tempfile.mkdtemp(dir=module.tmpdir))
+    for name, text in new.items():
+        write(directory / name, text)
+    environment = {"SLURM_CONF": str(directory / "slurm.conf")}
+    code, _, err = module.run_command([scontrol, "show", "hostnames", "none"], environ_update=environment)
+    if code == 0 or "Unable to process configuration file" not in err:
+        return ""
+    said = [line.partition("error: ")[2] for line in err.splitlines() if "error: " in line]
+    return "; ".join(said).replace(f"{directory}/", "")
+
+
 def adopt(directory: Path, foreign: tuple[str, ...], old: dict[str, str]) -> list[str]:
     """Keep a copy of every file that is about to be replaced."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -147,6 +168,12 @@ def main() -> None:
         check_jobs_survive(old, new, known_jobs(module) if change.files else 0)
     except RackweaveError as exc:
         module.fail_json(msg=str(exc))
+    refused = complaint(module, new) if change.files else ""
+    if refused:
+        module.fail_json(
+            msg=f"this Slurm cannot read the slurm.conf that would be written, so nothing was: {refused}. Look at "
+            "slurm_parameters and slurm_partitions; a key that is right in another version of Slurm is none here"
+        )
     action = due_action(mark, change.action)
     backups = []
     if change.files and not module.check_mode:

@@ -55,6 +55,41 @@ def test_check_mode_says_what_it_would_do_and_does_nothing(write):
     assert not write.mark.exists()
 
 
+REFUSAL = """scontrol: error: _parse_next_key: Parsing error at unrecognized key: SelecType
+scontrol: fatal: Unable to process configuration file
+"""
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_file_that_this_slurm_cannot_read_is_refused_before_anything_is_written(write, monkeypatch, check_mode):
+    """A daemon that is restarted with a mistyped key stays down, and every job of the cluster with it."""
+    write(texts())
+    before = (write.directory / "slurm.conf").read_text()
+    write.mark.unlink()
+    read = []
+
+    def parsed(_module, words, environ_update=None, **_):
+        if words[0] != "scontrol":
+            return 0, "", ""
+        read.append(Path(environ_update["SLURM_CONF"]).read_text())
+        return (1, "", REFUSAL) if "SelecType" in read[-1] else (0, "none", "")
+
+    monkeypatch.setattr(AnsibleModule, "run_command", parsed)
+    refused = write(texts(parameters={"SelecType": "select/cons_tres"}), check_mode=check_mode)
+    assert refused["failed"]
+    assert "unrecognized key: SelecType" in refused["msg"]
+    assert "slurm_parameters" in refused["msg"]
+    assert (write.directory / "slurm.conf").read_text() == before
+    assert not write.mark.exists()
+    assert "failed" not in write(texts(parameters={"MaxJobCount": 5000}), check_mode=check_mode)
+    assert len(read) == 2
+
+
+def test_a_slurm_that_says_something_else_does_not_hold_the_files_up(write, monkeypatch):
+    monkeypatch.setattr(AnsibleModule, "run_command", lambda *_args, **_: (1, "", "scontrol: something else"))
+    assert write(texts())["changed"]
+
+
 def test_any_foreign_file_is_left_alone_without_consent_and_kept_as_a_copy_with_it(write):
     write(texts())
     foreign = {"gres.conf": "Name=gpu File=/dev/nvidia0\n", "cgroup.conf": "ConstrainCores=no\n"}
