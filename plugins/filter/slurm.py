@@ -25,7 +25,7 @@ def munge_key_decision(states, controller, given="", rotate_ok=False):
         rotate_ok: consent to change a key in use.
     """
     try:
-        checksum = hashlib.sha256(decode_key(given)).hexdigest() if given else None
+        checksum = hashlib.sha256(decode_key(str(given))).hexdigest() if given else None
         known = {host: KeyState(state.get("checksum"), bool(state.get("in_use"))) for host, state in states.items()}
         decision = decide_key(known, controller, checksum, rotate_ok)
     except RackweaveError as exc:
@@ -83,8 +83,10 @@ def slurm_database_statements(settings):
 
 
 def _plain(function, settings):
+    # A name or password of digits only is a number in YAML.
+    texts = {key: value if key == "parameters" else str(value) for key, value in settings.items()}
     try:
-        return function(Accounting(**settings))
+        return function(Accounting(**texts))
     except RackweaveError as exc:
         raise AnsibleFilterError(str(exc)) from exc
 

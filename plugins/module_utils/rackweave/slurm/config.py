@@ -236,6 +236,11 @@ def _gres(groups: Sequence[GpuGroup]) -> str:
 
 
 def _partitions(site: SlurmSite) -> list[str]:
+    for name, keys in site.partitions.items():
+        if keys is not None and not isinstance(keys, Mapping):
+            raise SlurmError(
+                f"slurm_partitions: {name} must be a mapping such as {{MaxTime: 2-00:00:00}}, or empty, not {keys!r}"
+            )
     given = {
         name: {str(key).lower(): value for key, value in (keys or {}).items()} for name, keys in site.partitions.items()
     }

@@ -168,6 +168,8 @@ def test_a_partition_takes_nodes_as_list_or_text_and_keys_of_any_case():
         ({"Nodes": "gpu[01"}, "brackets"),
         ({"AllowGroups": "a b"}, "has a space"),
         ({"Max Time": 1}, "not a key"),
+        ("1-00:00:00", "must be a mapping such as"),
+        (["gpu01"], "must be a mapping such as"),
     ],
 )
 def test_a_partition_that_would_end_slurmctld_is_refused(keys, said):
