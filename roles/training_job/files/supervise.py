@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from launch import (
     DONE,
@@ -264,19 +265,31 @@ class Beat(threading.Thread):
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(daemon=True)
-        self.ranks, self.told = ranks, False
+        self.ranks, self.told, self.longest = ranks, False, 0
 
     def run(self) -> None:
         path = attempt_dir() / "alive" / f"{own_host()}.json"
         for count in itertools.count(1):
             try:
                 path.parent.mkdir(exist_ok=True)
-                # In place: a new name each time would cost the metadata server of a thousand nodes much more, and a
-                # half written file only counts as no file.
-                path.write_text(json.dumps(self.document(count)) + "\n")
+                self.write(path, json.dumps(self.document(count)))
             except OSError as error:  # a full disk is no reason to end a node; it says so once
                 self.tell(error)
             time.sleep(BEAT_S)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write over the last sign, in one piece.
+
+        In place: a new name each time would cost the metadata server of a thousand nodes much more. Nothing is cut off
+        before, since whoever reads then, or after our end, would find an empty file; the rest of a longer sign is
+        covered with spaces.
+        """
+        self.longest = max(self.longest, len(text))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(file, (text.ljust(self.longest) + "\n").encode(), 0)
+        finally:
+            os.close(file)
 
     def tell(self, error: OSError) -> None:
         if not self.told:
