@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from ..errors import ProvisionError
 
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
 _RANGE = re.compile(r"^(?P<head>[^\[\]]*)\[(?P<body>[0-9,\-]+)\](?P<tail>.*)$")
+# More than Slurm was built for; more is a slip of a finger.
+_MOST_HOSTS = 65_536
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,11 @@ def expand_hosts(text: str) -> list[str]:
     Raises:
         ProvisionError: for an unbalanced bracket, an empty range, or something that is no host name.
     """
-    names = []
+    names: list[str] = []
     for part in _split(text):
-        names += _expand(part)
+        names += _expand(part, _MOST_HOSTS - len(names))
+        if len(names) > _MOST_HOSTS:
+            raise ProvisionError(f"host list {text!r} names more than {_MOST_HOSTS} hosts; shorten its ranges")
     wrong = [name for name in names if not _NAME.match(name)]
     if wrong:
         raise ProvisionError(f"{wrong[0]!r} in the host list {text!r} is not a host name")
@@ -54,17 +60,23 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _expand(part: str) -> list[str]:
+def _expand(part: str, most: int) -> list[str]:
+    """Return the names of a part; somewhat more than ``most`` of them at the most, so that a slip of a finger ends."""
     match = _RANGE.match(part)
     if match is None:
         return [part]
-    names = []
+    tails = _expand(match["tail"], most)
+    names: list[str] = []
     for piece in match["body"].split(","):
         low, dash, high = piece.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
-            raise ProvisionError(f"host list {part!r}: {piece!r} is not a number or an ascending range")
+        if not low.isdigit() or (dash and not high.isdigit()) or max(len(low), len(high)) > _MOST_DIGITS:
+            raise ProvisionError(f"host list {part!r}: {piece!r} is no number or range of up to {_MOST_DIGITS} digits")
+        if dash and int(high) < int(low):
+            raise ProvisionError(f"host list {part!r}: {piece!r} is no ascending range")
         for number in range(int(low), int(high if dash else low) + 1):
-            names += [f"{match['head']}{number:0{len(low)}d}{rest}" for rest in _expand(match["tail"])]
+            names += [f"{match['head']}{number:0{len(low)}d}{rest}" for rest in tails]
+            if len(names) > most:
+                return names
     return names
 
 
@@ -110,8 +122,8 @@ def inventory(
     Raises:
         ProvisionError: if there is no compute node or a name appears twice.
     """
-    names = [host.name for host in compute]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = Counter(host.name for host in compute)
+    twice = sorted(name for name, count in names.items() if count > 1)
     if twice or not names:
         raise ProvisionError(f"{', '.join(twice)} appears more than once" if twice else "the host list is empty")
     variables: dict[str, object] = {"slurm_manage": slurm_manage}

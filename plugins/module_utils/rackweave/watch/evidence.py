@@ -198,11 +198,15 @@ def _expand_one(part: str) -> Iterator[str]:
     front, _, inside = part[:-1].partition("[")
     for piece in inside.split(","):
         first, dash, last = piece.partition("-")
-        if dash and first.isdigit() and last.isdigit() and int(last) - int(first) < 4096:
+        if dash and _short_number(first) and _short_number(last) and int(last) - int(first) < 4096:
             for number in range(int(first), int(last) + 1):
                 yield front + str(number).zfill(len(first))
         else:
             yield front + piece
+
+
+def _short_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 9
 
 
 def with_year(findings: Iterable[Finding], year: int | None) -> list[Finding]:

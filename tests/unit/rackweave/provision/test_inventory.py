@@ -26,6 +26,19 @@ def test_a_host_list_that_is_none_is_refused(text):
         inventory.expand_hosts(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["n[1-99999999]", "n[1-9999]r[1-9999]", ",".join(["n[1-60000]"] * 3), f"n[1-{'9' * 5000}]"]
+)
+def test_a_slip_of_a_finger_does_not_fill_the_memory(text):
+    with pytest.raises(ProvisionError, match=r"more than 65536 hosts|9 digits"):
+        inventory.expand_hosts(text)
+
+
+def test_all_hosts_of_the_largest_cluster_are_told_apart():
+    hosts = inventory.hosts_named(inventory.expand_hosts("n[1-65536]"))
+    assert len(inventory.inventory(hosts, inventory.Host("ctl"))["all"]["children"]["gpu_nodes"]["hosts"]) == 65536
+
+
 @given(st.text(max_size=30))
 def test_no_text_makes_more_than_a_sentence_of_trouble(text):
     try:
