@@ -80,7 +80,7 @@ def play(tmp_path, hosts, *words, playbook="operate"):
     environment = {
         **os.environ,
         "STUB_SLURM": str(tmp_path / "slurm.json"),
-        "PATH": path_with(ROOT / "tests/fixtures/slurm"),
+        "PATH": path_with(ROOT / "tests/fixtures/slurm", Path(sys.executable).parent),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"),
     }
