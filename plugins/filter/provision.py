@@ -21,6 +21,7 @@ from ..module_utils.rackweave.provision import (
     runtime,
     storage,
     transactions,
+    users,
     versions,
 )
 
@@ -98,6 +99,7 @@ class FilterModule:
             "kernel_moved": kernel.kernel_moved,
             "newest_kernel": kernel.newest_kernel,
             "check_repositories": repositories.check_repositories,
+            "check_users": users.check_users,
             "kernel_arguments": kernel.check_kernel_arguments,
             "missing_arguments": kernel.missing_arguments,
             "arguments_absent": kernel.arguments_absent,
@@ -122,6 +124,7 @@ class FilterModule:
             "fstab_lines": storage.fstab_lines,
             "mounted_wrongly": storage.mounted_wrongly,
             "nvme_discovery_lines": storage.discovery_lines,
+            "storage_directories": storage.directories,
             "stripe_arguments": storage.stripe_arguments,
             "stripe_is_set": storage.stripe_is_set,
             "docker_daemon": engine.docker_daemon,

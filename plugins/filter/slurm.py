@@ -33,6 +33,15 @@ def munge_key_decision(states, controller, given="", rotate_ok=False):
     return {"action": decision.action, "host": decision.host, "reason": decision.reason}
 
 
+def munge_key_complaint(key):
+    """Return what is wrong with the key of the inventory, never with the key in it; empty for a good one."""
+    try:
+        decode_key(str(key))
+    except RackweaveError as exc:
+        return str(exc)
+    return ""
+
+
 def slurm_outside(nodes, waiting):
     """Return what waits for nodes outside of a limited run, as the changes of ``provision_record``.
 
@@ -96,6 +105,7 @@ class FilterModule:
 
     def filters(self):
         return {
+            "munge_key_complaint": munge_key_complaint,
             "munge_key_decision": munge_key_decision,
             "slurm_cgroup_complaint": slurm_cgroup_complaint,
             "slurm_database_statements": slurm_database_statements,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from ..errors import ProvisionError
 
@@ -24,6 +25,8 @@ _SOURCES = {
 }
 _WORD = re.compile(r"[^\s]+$")
 _NVME_KEYS = {"transport", "address", "port", "subsystem"}
+_DIRECTORY_KEYS = {"path", "owner", "group", "mode", "stripe"}
+_MODE = re.compile(r"^[0-7]{3,4}$")
 _SIZE = re.compile(r"^\d+[KMG]?$")
 
 
@@ -128,6 +131,30 @@ def discovery_lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
         line = f"--transport={row['transport']} --traddr={row['address']} --trsvcid={port}"
         lines.append(line + (f" --nqn={row['subsystem']}" if row.get("subsystem") else ""))
     return lines
+
+
+def directories(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Return the directories, if each can be made as it is written.
+
+    Raises:
+        ProvisionError: naming the directory and what is wrong with it.
+    """
+    for row in rows:
+        if not isinstance(row, Mapping) or set(row) - _DIRECTORY_KEYS or "path" not in row:
+            raise ProvisionError(
+                f"shared_storage_directories: {row!r} must have path, and may have "
+                f"{', '.join(sorted(_DIRECTORY_KEYS - {'path'}))}"
+            )
+        path, mode = str(row["path"]), row.get("mode", "0755")
+        if not re.match(r"^/[^\s]+$", path) or "/../" in path + "/":
+            raise ProvisionError(f"shared_storage_directories: {path!r} is not a plain absolute path below /")
+        if not isinstance(mode, str) or not _MODE.match(mode):  # 755 without quotes would be 01363
+            raise ProvisionError(
+                f"shared_storage_directories: mode {mode!r} of {path} must be octal digits in quotes, such as '0755'"
+            )
+        if "stripe" in row:
+            stripe_arguments(cast("Mapping[str, object]", row["stripe"]))
+    return [dict(row) for row in rows]
 
 
 def stripe_arguments(stripe: Mapping[str, object]) -> list[str]:

@@ -115,3 +115,27 @@ def test_a_target_that_would_become_other_arguments_is_refused(change):
 def test_a_stripe_of_another_form_is_refused(stripe):
     with pytest.raises(ProvisionError, match="a stripe has count and size"):
         storage.stripe_arguments(stripe)
+
+
+def test_directories_that_can_be_made_come_back_as_they_are():
+    rows = [{"path": "/mnt/a/runs", "owner": "hpc", "mode": "2775", "stripe": {"count": -1}}, {"path": "/mnt/b"}]
+    assert storage.directories(rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"mode": "0755"}, "must have path"),
+        ("/mnt/a", "must have path"),
+        ({"path": "/mnt/a", "user": "hpc"}, "may have group, mode, owner, stripe"),
+        ({"path": "mnt/a"}, "absolute path"),
+        ({"path": "/"}, "absolute path"),
+        ({"path": "/mnt/../etc"}, "absolute path"),
+        ({"path": "/mnt/a", "mode": 755}, "octal digits in quotes"),
+        ({"path": "/mnt/a", "mode": "u+x"}, "octal digits in quotes"),
+        ({"path": "/mnt/a", "stripe": {"count": 0}}, "stripe count"),
+    ],
+)
+def test_a_directory_that_would_come_out_otherwise_is_refused(row, words):
+    with pytest.raises(ProvisionError, match=words):
+        storage.directories([row])
