@@ -227,12 +227,20 @@ def test_repositories_are_signed_unless_a_test_says_otherwise():
     path = "roles/gpu_driver/templates/repository.sources.j2"
     item = {"name": "cuda", "uris": "https://m/", "suites": "./", "signed_by": "https://m/key.asc"}
     assert "Signed-By: /etc/apt/keyrings/rackweave-cuda.asc" in render(path, item=item)
+    # apt takes a binary key ring under this ending only, and an armored key under the other one only.
+    assert "Signed-By: /etc/apt/keyrings/rackweave-cuda.gpg" in render(
+        path, item={**item, "signed_by": "https://m/k.gpg"}
+    )
     assert "Signed-By: /usr/k.gpg" in render(path, item={**item, "signed_by": "/usr/k.gpg"})
     assert "Trusted" not in render(path, item=item)
 
 
 def test_a_mirror_that_nobody_signed_has_no_key_to_fetch_or_to_check():
     found = [task for role in ("node_base", *HARDWARE) for _, task in tasks(role)]
+    fetched = {task["ansible.builtin.get_url"]["dest"] for task in found if "signed_by" in str(task.get("loop"))}
+    assert fetched == {
+        "/etc/apt/keyrings/rackweave-{{ item.name }}{{ '.gpg' if item.signed_by is match('.*[.]gpg$') else '.asc' }}"
+    }
     loops = [str(task["loop"]) for task in found if "ansible.builtin.get_url" in task and "signed_by" in str(task)]
     assert len(loops) == 5
     assert all("selectattr('signed_by', 'defined')" in loop for loop in loops)
