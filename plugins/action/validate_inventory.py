@@ -8,8 +8,10 @@ import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.rackweave.errors import DocumentError
 from ..module_utils.rackweave.provision.placeholders import is_secret
 from ..module_utils.rackweave.provision.variables import Problem, check_host, owner, sentences
+from ..module_utils.rackweave.run.batch import check_run_name
 from ..module_utils.rackweave.slurm.hostlist import compress
 
 ARGUMENT_SPEC = {
@@ -38,6 +40,9 @@ class ActionModule(ActionBase):
             values, undefined = templated(hostvars[hosts[0]], specs)
             missing = {name: {"required": True} for name in args["required"] if name not in hostvars[hosts[0]]}
             found = check_host(hosts[0], values, {**specs, "inventory": missing} if missing else specs)
+            empty = [name for name in args["required"] if values.get(name, name) in (None, "")]
+            undefined += [f"{name} is empty; inventory/README.md says what it means" for name in empty]
+            undefined += wrong_run_name(values.get("training_job_run"))
             found += [Problem(text, hosts[0]) for text in undefined]
             problems += [Problem(problem.text, host) for problem in found for host in hosts]
         lines = [f"{text} ({compress(hosts)})" for text, hosts in sentences(problems)]
@@ -64,6 +69,15 @@ def role_specs(directory):
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]
         specs[path.parents[1].name] = (entries.get("main") or {}).get("options") or {}
     return specs
+
+
+def wrong_run_name(name):
+    """Return the sentence about a name that no run can have, in a list; none where no name is given."""
+    try:
+        check_run_name(str(name or "none"))
+    except DocumentError as error:
+        return [f"training_job_run: {error}"]
+    return []
 
 
 def alike(hostvars, hosts, specs, required):

@@ -44,3 +44,9 @@ def test_an_undefined_secret_is_named_with_the_way_to_give_it():
 def test_a_variable_that_needs_facts_is_left_to_its_role():
     variables = Variables(slurm_manage=AnsibleError("object of type 'dict' has no attribute 'x' in ansible_facts"))
     assert action.templated(variables, SPECS) == ({}, [])
+
+
+def test_a_name_that_no_run_can_have_is_named():
+    assert action.wrong_run_name("llama3-70b") == action.wrong_run_name(None) == []
+    (text,) = action.wrong_run_name("../up")
+    assert text.startswith("training_job_run: run name '../up' cannot be used")

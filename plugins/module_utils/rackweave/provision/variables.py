@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "path": (str,),
 }
 _NAMES = {"bool": "true or false", "int": "a whole number", "float": "a number", "list": "a list", "dict": "a mapping"}
+# Bytes of the largest file systems are below it; above, a float has no longer every whole number.
+_LARGEST = 2.0**53
 _TRUTH = ("yes", "no", "true", "false", "on", "off")
 
 
@@ -84,12 +87,25 @@ def wrong(name: str, value: Any, option: Mapping[str, Any]) -> str | None:
     truth_in_number = kind in ("int", "float") and isinstance(value, bool)
     if (not isinstance(value, expected) and not _readable(kind, value)) or truth_in_number:
         return f"{name} must be {_NAMES.get(kind, 'a text')}, not {value!r}"
+    outside = _out_of_bounds(name, value, option.get("default")) if kind in ("int", "float") else None
     choices = option.get("choices")
     several = isinstance(value, (list, tuple))
-    if choices and not all(part in choices for part in (value if several else [value])):
+    if not outside and choices and not all(part in choices for part in (value if several else [value])):
         of = "only hold" if several else "be one of"
         return f"{name} must {of} {', '.join(map(str, choices))}, not {value!r}"
-    return None
+    return outside
+
+
+def _out_of_bounds(name: str, value: Any, default: object) -> str | None:
+    """Return the sentence about a number that nothing can be counted by: below zero, if its default is not, or none."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isnan(number) or abs(number) > _LARGEST:
+        return f"{name} must be a number that can be meant, not {number:g}"
+    lowest = default if isinstance(default, (int, float)) and default < 0 else 0
+    return f"{name} must be at least {lowest:g}, not {number:g}" if number < lowest else None
 
 
 def _readable(kind: str, value: Any) -> bool:

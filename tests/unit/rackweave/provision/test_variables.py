@@ -55,6 +55,23 @@ def test_what_ansible_would_convert_passes(name, value):
     assert texts(**{name: value}) == []
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(-1, "at least 0, not -1"), ("-2.5", "at least 0, not -2.5"), (float("nan"), "can be meant, not nan"),
+     (10**400, "can be meant, not inf"), ("1e30", "can be meant, not 1e+30")],
+)  # fmt: skip
+def test_a_number_that_nothing_is_counted_by_is_refused(value, words):
+    (text,) = texts(slurm_margin=value)
+    assert words in text
+
+
+def test_a_default_below_zero_allows_that_and_no_less():
+    specs = {"job": {"job_stage": {"type": "int", "default": -1}}}
+    assert check_host("n1", {"job_stage": -1}, specs) == []
+    (problem,) = check_host("n1", {"job_stage": -2}, specs)
+    assert problem.text == "job_stage must be at least -1, not -2"
+
+
 def test_a_missing_required_variable_is_an_error_of_each_host():
     problems = check_host("n1", {}, SPECS) + check_host("n2", {}, SPECS)
     assert sentences(problems) == [("gpu_driver_version is required by role gpu_driver", ["n1", "n2"])]
