@@ -66,3 +66,10 @@ def test_every_task_has_a_name_and_a_file_stays_short(path):
         return
     assert text.count("\n") < 150
     assert all(task.get("name") for task in tasks(yaml.safe_load(text)))
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_what_only_templates_know_stands_in_no_task(role):
+    """`ansible_managed` is undefined in the content of a copy, which is not seen before the task runs."""
+    files = [path for part in ("tasks", "handlers", "vars") for path in (role / part).glob("*.yml")]
+    assert [path.name for path in files if "ansible_managed" in path.read_text(encoding="utf-8")] == []
