@@ -21,9 +21,12 @@ from ..run.progress import Progress
 from ..run.schema import read_json
 from ..run.train_file import parse_train
 from ..watch.attempt_verdict import parse_verdict
+from ..watch.log_steps import step_records
 from .json_files import read_text, replace_file
 
 Read = TypeVar("Read")
+# Of each log; a foreign program that trains for weeks may print far more.
+LOG_TAIL_BYTES = 16 << 20
 HELP = "Write the HTML report of a run from its directory (runs/<run>)."
 
 
@@ -103,15 +106,40 @@ class Files:
             self.unread.append(str(error))
             return None
 
-    def events(self, path: Path) -> EventBatch:
-        """Return the events of a file, none where it is absent or cannot be read."""
+    def events(self, path: Path) -> EventBatch | None:
+        """Return the events of a file, None where there is none or it cannot be read."""
+        content = self._bytes(path)
+        return None if content is None else parse_events(content)
+
+    def printed_steps(self, attempt: Path) -> EventBatch:
+        """Return the steps that the logs of a program without events report: those of the rank that got furthest."""
+        furthest: list[dict[str, Any]] = []
+        for path in sorted(attempt.glob("logs/*/*/std*.log")):
+            content = self._bytes(path, LOG_TAIL_BYTES)
+            if content is None:
+                continue
+            lines = content.decode("utf-8", errors="replace").splitlines()
+            found = step_records(lines, -1, _changed(path))
+            if found and (not furthest or found[-1]["step"] > furthest[-1]["step"]):
+                furthest = found
+        return parse_events("".join(json.dumps(record) + "\n" for record in furthest).encode())
+
+    def _bytes(self, path: Path, most: int | None = None) -> bytes | None:
+        """Return a file, or its last ``most`` bytes."""
         try:
-            return parse_events(path.read_bytes())
+            with path.open("rb") as stream:
+                if most is not None:
+                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - most))
+                return stream.read()
         except FileNotFoundError:
-            pass
+            return None
         except OSError as error:
             self.unread.append(f"{_below(path, self.run_dir)}: {error.strerror or error}")
-        return parse_events(b"")
+            return None
+
+
+def _changed(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _below(path: Path, run_dir: Path) -> str:
@@ -128,7 +156,7 @@ def _names(directory: Path) -> list[str]:
 
 def _progress(files: Files, attempt: Path, target: int | None) -> Progress:
     progress = Progress(attempt.name, target)
-    batch = files.events(attempt / "events.jsonl")
+    batch = files.events(attempt / "events.jsonl") or files.printed_steps(attempt)
     progress.add(batch.events)
     progress.unreadable_lines = batch.unreadable_lines
     return progress

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from ..run.clock import moment
 from ..run.plan_file import RunPlan
 from ..run.progress import Progress, StepPoint, duration
 from .layout_picture import layout_picture
 from .page import heading, page, paragraph, table, tiles
 from .svg import Level, Series, line_chart
-from .timeline import moment, time_spent, timeline
+from .timeline import time_spent, timeline
 
 BAD_ENDS = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 
@@ -74,7 +75,10 @@ def _origin(plan: RunPlan | None) -> str:
 def _banner(report: RunReport) -> str:
     verdict = report.verdict
     if verdict is None:
-        return f'<div class="banner">job {escape(report.state.lower())}</div>'
+        words = f"job {report.state.lower()}"
+        if report.state == "UNKNOWN":
+            words += ": it is not over yet, or nobody watched its end; `rackweave diagnose` says what its logs hold"
+        return f'<div class="banner">{escape(words)}</div>'
     # Who cancels a job gives no cause, so the severity alone would call that a good end.
     good = verdict.get("severity") == "info" and verdict.get("state") not in BAD_ENDS
     words = str(verdict.get("sentence"))
@@ -264,7 +268,14 @@ def _attempt_parts(attempts: tuple[Progress, ...]) -> list[str]:
     for attempt in reversed(attempts):
         parts.append(heading(f"Attempt {attempt.attempt}"))
         if attempt.phases:
-            parts.append(table(("start-up phase of rank 0", "entered", "lasted"), _phase_rows(attempt)))
+            parts.append(table(("start-up phase of rank 0", "entered (UTC)", "lasted"), _phase_rows(attempt)))
+        elif not attempt.steps:
+            words = "it left no events, and no step that its logs report; `rackweave diagnose` says what they hold"
+            parts.append(paragraph(words, "muted"))
+        if attempt.clock.jumps_s:
+            back = max(attempt.clock.jumps_s)
+            words = f"the clock of this attempt jumped back by up to {duration(back)} ({len(attempt.clock.jumps_s)}×)"
+            parts.append(paragraph(f"{words}; its time goes on from where it was", "muted"))
         if attempt.unreadable_lines:
             parts.append(paragraph(f"{attempt.unreadable_lines} lines of events.jsonl could not be read", "muted"))
     return parts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from html import escape
 
+from ..run.clock import moment
 from ..run.progress import Progress, duration
 from .svg import element, text, ticks
 
@@ -45,15 +45,6 @@ class TimeSpent:
     def ratio(self) -> float | None:
         """Effective-time ratio in [0, 1]; None before there is any time."""
         return min(1.0, self.useful_s / self.total_s) if self.total_s > 0 else None
-
-
-def moment(value: str) -> float | None:
-    """Return an ISO 8601 time in seconds of the epoch, or None for a text that is none."""
-    try:
-        # Python 3.9 does not read a trailing Z.
-        return datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value).timestamp()
-    except ValueError:
-        return None
 
 
 def time_spent(attempts: Sequence[Progress]) -> TimeSpent:

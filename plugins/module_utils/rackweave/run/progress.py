@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
+from .clock import Clock
 from .events import Event
 
 RECENT_STEPS = 20
@@ -60,21 +61,23 @@ class Progress:
     phases: list[PhaseChange] = field(default_factory=list)
     end: Mapping[str, Any] | None = None
     unreadable_lines: int = 0
+    clock: Clock = field(default_factory=Clock)
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in new events, in the order of the file; kinds that we do not show are passed over."""
         for event in events:
+            time = self.clock.steady(event.time)
             if event.kind == "phase" and isinstance(event.fields.get("phase"), str):
-                self.phases.append(PhaseChange(event.time, event.fields["phase"]))
+                self.phases.append(PhaseChange(time, event.fields["phase"]))
             elif event.kind == "end":
                 self.end = event.fields
             elif event.step is not None:
-                self._add_step_kind(event, event.step)
+                self._add_step_kind(event, event.step, time)
 
-    def _add_step_kind(self, event: Event, step: int) -> None:
+    def _add_step_kind(self, event: Event, step: int, time: str) -> None:
         if event.kind == "step":
             figures = (event.number(name) for name in StepPoint._fields[2:])
-            self.steps.append(StepPoint(step, event.time, *figures))
+            self.steps.append(StepPoint(step, time, *figures))
         elif event.kind == "evaluation":
             loss = event.number("validation_loss")
             if loss is not None:

@@ -205,3 +205,33 @@ def test_the_command_prints_figures_on_request_and_writes_nothing(run_dir, capsy
 def test_a_directory_that_is_no_run_is_refused_with_a_sentence(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "holds no attempt" in capsys.readouterr().err
+
+
+def test_a_clock_that_was_set_back_is_told_and_does_not_make_a_day_of_a_minute():
+    made = progress("1.0", (1, 3.0), (2, 2.5), (50, 2.4))
+    made.add(parse_events(events((1, 2.3))).events)
+    page = render_run_page(replace(REPORT, attempts=(made,)))
+    assert "jumped back by up to 49 s (1×)" in page
+
+
+def test_an_attempt_that_left_nothing_says_where_to_look():
+    page = render_run_page(RunReport("demo", "t", (Progress("1.0"),)))
+    assert "it left no events" in page
+    assert "nobody watched its end" in page
+
+
+def test_the_steps_of_a_program_without_events_are_read_from_its_logs(tmp_path, capsys):
+    logs = tmp_path / "demo/attempts/4.0/logs/gpu01.example.com"
+    for rank, last in (("0", 3), ("3", 20)):
+        (logs / rank).mkdir(parents=True)
+        lines = (
+            f"[2026-01-05 10:00:{step:02d}] iteration {step:8d}/ 100 | elapsed time per iteration (ms): 1000.0 | "
+            f"lm loss: {3 - step / 10:.6E} | grad norm: 1.0 |\n"
+            for step in range(1, last + 1)
+        )
+        (logs / rank / "stdout.log").write_text("".join(lines) + "<script>alert(1)</script>\n")
+    assert main(["report", str(tmp_path / "demo"), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["step"], figures["loss"]) == (20, pytest.approx(1.0))
+    assert main(["report", str(tmp_path / "demo")]) == 0
+    assert "<script" not in (tmp_path / "demo/report.html").read_text()
