@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import smtplib
 import ssl
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +45,12 @@ class Notices:
         return [name for name, value in (("webhook", self.webhook), ("mail", self.to)) if value]
 
     def send(self, subject: str, text: str) -> list[str]:
-        """Send a notice every way that is set up; return what went wrong, without any secret in it."""
+        """Send a notice every way that is set up; return what went wrong, without any secret in it.
+
+        Whatever goes wrong is returned: a notice must not end the operation that it tells of.
+        """
+        # A subject is one line, and half of a surrogate pair (JSON can spell one) cannot be sent.
+        subject, text = " ".join(_sendable(subject).split()), _sendable(text)
         problems = []
         if self.webhook:
             problems += _post(self.webhook, subject, text)
@@ -53,15 +60,15 @@ class Notices:
 
     def _mail(self, subject: str, text: str) -> list[str]:
         message = EmailMessage()
-        message["Subject"], message["From"], message["To"] = subject, self.sender, self.to
-        message.set_content(text)
         try:
+            message["Subject"], message["From"], message["To"] = subject, self.sender, self.to
+            message.set_content(text)
             with smtplib.SMTP(self.host, self.port, timeout=TIMEOUT_S) as server:
                 if self.user:
                     server.starttls(context=ssl.create_default_context())
                     server.login(self.user, self.password)
                 server.send_message(message)
-        except (OSError, smtplib.SMTPException) as error:
+        except (OSError, ValueError, smtplib.SMTPException) as error:
             return [f"mail could not be sent ({type(error).__name__})"]
         return []
 
@@ -73,26 +80,42 @@ def notices_from(environment: Mapping[str, str]) -> Notices:
         DocumentError: if mail is half set up, or the webhook is no http(s) address (which is not repeated).
     """
     webhook = environment.get(WEBHOOK_URL, "")
-    if webhook and not webhook.startswith(("https://", "http://")):
-        raise DocumentError(f"{WEBHOOK_URL} must be an http or https address")
+    if webhook and not _is_web_address(webhook):
+        raise DocumentError(f"{WEBHOOK_URL} must be an http or https address with the name of a host (it is not shown)")
     values = {name: environment.get(variable, "") for name, variable in MAIL.items()}
     if values["to"] and not (values["sender"] and values["host"]):
         raise DocumentError(f"{MAIL['to']} is set, so {MAIL['sender']} and {MAIL['host']} must be set too")
     if values["user"] and not values["password"]:
         raise DocumentError(f"{MAIL['user']} is set, so {MAIL['password']} must be set too")
     port = values.pop("port") or "587"
-    if not port.isdigit():
-        raise DocumentError(f"{MAIL['port']} must be a number, not {port!r}")
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+        raise DocumentError(f"{MAIL['port']} must be a number from 1 to 65535, not {port!r}")
+    for name in ("to", "sender", "host"):
+        if any(character.isspace() and character != " " for character in values[name]):
+            raise DocumentError(f"{MAIL[name]} must be one line")
     return Notices(webhook=webhook, port=int(port), **values)
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        named = bool(parts.hostname) and parts.port != 0  # .port refuses what is no port
+    except ValueError:
+        return False
+    return named and parts.scheme in ("http", "https") and text.isprintable() and " " not in text
 
 
 def _post(url: str, subject: str, text: str) -> list[str]:
     body = json.dumps({"subject": subject, "text": f"{subject}\n{text}"}).encode()
-    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method="POST")
     try:
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method="POST")
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):
             return []
     except urllib.error.HTTPError as error:
         return [f"the webhook answered with status {error.code}"]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return [f"the webhook could not be reached ({type(error).__name__})"]
