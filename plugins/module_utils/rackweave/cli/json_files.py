@@ -11,6 +11,10 @@ from typing import Any
 from ..errors import DocumentError
 
 
+class WriteError(DocumentError):
+    """A file or directory that cannot be written: a full disk, a wrong path, a missing right."""
+
+
 def read_text(path: str | Path, newline: str | None = None) -> str:
     """Return the text of a file; ``newline`` as `open` takes it.
 
@@ -61,7 +65,7 @@ def write_files(directory: str, contents: Mapping[str, str]) -> None:
     """Write files into a directory, each in one step; a file that is right already is left alone.
 
     Raises:
-        DocumentError: if one cannot be written.
+        WriteError: if one cannot be written.
     """
     make_directory(directory)
     for name, content in contents.items():
@@ -72,12 +76,12 @@ def make_directory(path: str | Path) -> None:
     """Make a directory and those above it, where they are not there.
 
     Raises:
-        DocumentError: if that cannot be.
+        WriteError: if that cannot be.
     """
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise DocumentError(f"directory {path} cannot be made: {error.strerror or error}") from error
+        raise WriteError(f"directory {path} cannot be made: {error.strerror or error}") from error
 
 
 def replace_file(path: str | Path, content: str) -> bool:
@@ -87,12 +91,12 @@ def replace_file(path: str | Path, content: str) -> bool:
     ``/dev/stdout``, is written to.
 
     Raises:
-        DocumentError: if it cannot be written.
+        WriteError: if it cannot be written.
     """
     try:
         return _replace(os.path.realpath(path), content)
     except OSError as error:
-        raise DocumentError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def append_lines(path: str | Path, lines: str) -> None:
@@ -102,7 +106,7 @@ def append_lines(path: str | Path, lines: str) -> None:
     appended to it could not be read either.
 
     Raises:
-        DocumentError: if they cannot be written.
+        WriteError: if they cannot be written.
     """
     import fcntl  # not on every system that plans
 
@@ -113,7 +117,7 @@ def append_lines(path: str | Path, lines: str) -> None:
             stream.truncate(end)
             _append(stream, _encoded(lines), end)
     except OSError as error:
-        raise DocumentError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _append(stream: Any, data: bytes, end: int) -> None:

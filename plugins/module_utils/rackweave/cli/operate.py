@@ -15,9 +15,9 @@ from ..errors import DocumentError
 from ..run.batch import check_run_name
 from ..run.plan_file import RunPlan, parse_plan
 from ..watch.journal import Journal, entry_line, parse_journal
-from ..watch.operation import Field, Operation, OperationSettings
+from ..watch.operation import GAVE_UP, Field, Operation, OperationSettings
 from ..watch.strikes import from_json, to_json
-from .json_files import append_lines, make_directory, read_text, replace_file
+from .json_files import WriteError, append_lines, make_directory, read_text, replace_file
 from .notify import Notices, notices_from
 from .playbooks import Screen, load_runner, player, setting
 from .stopping import STOPPED, StopAsked, Stopping
@@ -80,6 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
             memory.write("note", "the operation was ended by a signal; the job goes on")
             screen.line("ended by a signal; the job goes on, and whoever operates the run again attaches to it")
             return STOPPED
+        except WriteError as error:
+            # Without its memory an operation must not act; a service starts it again, and the disk may have room then.
+            words = f"the operation of {arguments.run_name} cannot go on, the job goes on without it: {error}"
+            screen.line("\n".join([words, *([] if arguments.dry_run else notices.send(words, words))]))
+            return GAVE_UP
 
 
 def variables_of(words: list[str]) -> dict[str, str]:

@@ -125,6 +125,20 @@ def test_a_signal_ends_the_operation_and_leaves_the_job_alone(operate, monkeypat
     assert signal.getsignal(number) is before
 
 
+def test_a_journal_that_cannot_be_written_is_told_and_ends_the_operation_to_be_started_again(
+    operate, tmp_path, webhook, monkeypatch, capsys
+):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    (tmp_path / "state/recovery").mkdir(parents=True)
+    (tmp_path / "state/recovery/journal.jsonl").symlink_to("/dev/full")
+    done = operate(DECISION)
+    assert done.code == 3
+    assert "journal.jsonl cannot be written: " in capsys.readouterr().out
+    assert "run demo: retry" in webhook.bodies[0]["subject"]
+    assert "cannot go on" in webhook.bodies[-1]["subject"]
+    assert "launch" not in [name for name, _ in done.runner.calls]
+
+
 def test_a_decision_for_a_person_ends_with_status_1(operate):
     assert operate({**DECISION, "stuck": True, "resubmit": False}).code == 1
 
