@@ -103,11 +103,18 @@ def to_verdict(document: Mapping[str, Any], nodes: Sequence[str]) -> Verdict:
         raise DocumentError(f"the verdict of attempt {document.get('attempt')} has an unknown class {name!r}")
     culprit = str(document.get("culprit", "none"))
     hosts = [part[5:] for part in culprit.split(",") if part.startswith("host:")] or list(document.get("hosts") or [])
-    # Logs write a host with or without its domain.
-    own = {name.partition(".")[0]: name for name in nodes}
-    known = [own[host.partition(".")[0]] for host in hosts if host.partition(".")[0] in own]
+    known = filter(None, (_own_name(host, nodes) for host in hosts))
     named = ",".join(f"host:{host}" for host in dict.fromkeys(known)) or "none"
     return Verdict(name, named, severity=str(document["severity"]), alarm=CLASSES[name].alarm)
+
+
+def _own_name(host: str, nodes: Sequence[str]) -> str | None:
+    """Return the node that a log means, written with or without its domain; None where two could be meant."""
+    if host in nodes:
+        return host
+    short = host.partition(".")[0]
+    meant = [name for name in nodes if name.partition(".")[0] == short]
+    return meant[0] if len(meant) == 1 else None
 
 
 def recover(ended: Sequence[Ended], journal: Journal, ledger: Ledger, setting: Setting) -> Plan:

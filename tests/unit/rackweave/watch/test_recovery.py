@@ -53,6 +53,16 @@ def test_every_class_is_decided_journaled_and_never_twice(name):
     assert again.ledger == first.ledger
 
 
+@pytest.mark.parametrize(
+    ("named", "drained"),
+    [("n1.a", ["n1.a"]), ("n1.b", ["n1.b"]), ("n2", ["n2.example.org"]), ("n2.other", ["n2.example.org"]), ("n1", [])],
+)
+def test_of_nodes_that_differ_behind_a_dot_the_named_one_is_drained_and_none_if_both_could_be_meant(named, drained):
+    nodes = ("n1.a", "n1.b", "n2.example.org")
+    plan = recover([ended(hosts=(named,))], Journal(), Ledger(), setting(nodes=nodes))
+    assert list(plan.drain) == drained
+
+
 def test_kernel_evidence_drains_with_our_prefix_and_starts_elsewhere():
     plan = recover([ended()], Journal(), Ledger(), setting())
     assert plan.action == DRAIN
