@@ -28,11 +28,9 @@ def check_users(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]
             )
         if not text.isdecimal() or not 0 < int(text) < 2**31:
             raise ProvisionError(f"node_base_users: uid {row['uid']!r} of {name} must be a number above 0")
+        if name in numbers.values():
+            raise ProvisionError(f"node_base_users names {name} more than once")
         other = numbers.setdefault(int(text), name)
-        if other != name or sum(str(it.get("name")) == name for it in rows if isinstance(it, Mapping)) > 1:
-            raise ProvisionError(
-                f"node_base_users: {name} and {other} both have the uid {text}"
-                if other != name
-                else f"node_base_users names {name} more than once"
-            )
+        if other != name:
+            raise ProvisionError(f"node_base_users: {name} and {other} both have the uid {text}")
     return [dict(row) for row in rows]
