@@ -23,8 +23,6 @@ def inventory(directory, hosts):
     """Write the reference inventory with another number of nodes; the batch grows with them."""
     target = directory / f"inventory/s{hosts}"
     shutil.copytree(ROOT / "inventory/prod/group_vars", target / "group_vars")
-    paths = target / "group_vars/all/paths.yml"
-    paths.write_text(paths.read_text().replace("rackweave_inventory: prod", f"rackweave_inventory: s{hosts}"))
     (target / "group_vars/all/scale.yml").write_text(f"training_job_global_batch_size: {hosts * 2}\n")
     (target / "hosts.yml").write_text(
         "all:\n  children:\n    slurm_controller: {hosts: {ctl01: }}\n"
