@@ -6,6 +6,7 @@ import argparse
 import gzip
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from datetime import datetime
 from typing import BinaryIO, cast
@@ -51,6 +52,8 @@ def _clock(text: str | None) -> datetime | None:
 def _sources(paths: list[str]) -> Iterator[Source]:
     for path in paths:
         if path == "-":
+            if sys.stdin is None:
+                raise ParseError("-: there is no standard input; pipe a log into it, or name a file")
             yield Source("stdin", _chunks(sys.stdin.buffer))
         elif os.path.isdir(path):
             yield from _directory(path)
@@ -65,7 +68,8 @@ def _sources(paths: list[str]) -> Iterator[Source]:
 
 
 def _directory(root: str) -> Iterator[Source]:
-    """Every file of an attempt directory that can be evidence, in a fixed order."""
+    """Every file of an attempt directory that can be evidence, in a fixed order; one that is damaged is only named."""
+    empty = True
     for folder, folders, files in os.walk(root):
         folders.sort()
         for name in sorted(files):
@@ -73,7 +77,18 @@ def _directory(root: str) -> Iterator[Source]:
             relative = os.path.relpath(path, root)
             role = role_of(relative)
             if role.kind != "skip" and os.path.isfile(path):
-                yield Source(relative, _file(path), role.host, role.rank, role.kind)
+                empty = False
+                yield Source(relative, _as_far_as_readable(path), role.host, role.rank, role.kind)
+    if empty:
+        raise ParseError(f"{root} holds no file that could be evidence; name a log, or runs/<run>/attempts/<attempt>")
+
+
+def _as_far_as_readable(path: str) -> Iterator[bytes]:
+    """Stream a file up to where it is damaged, and say so: the others of its directory may name the cause."""
+    try:
+        yield from _file(path)
+    except ParseError as error:
+        sys.stderr.write(f"rackweave diagnose: passed over: {error}\n")
 
 
 def _file(path: str) -> Iterator[bytes]:
@@ -83,10 +98,10 @@ def _file(path: str) -> Iterator[bytes]:
             packed = stream.read(2) == b"\x1f\x8b"
             stream.seek(0)
             yield from _chunks(cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if packed else stream)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ParseError(f"{path}: damaged gzip file: {error}") from error
     except OSError as error:
         raise ParseError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise ParseError(f"{path}: damaged gzip file: {error}") from error
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
