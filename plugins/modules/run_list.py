@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.attempt import sort_attempts
 from ..module_utils.rackweave.run.events import parse_events
 from ..module_utils.rackweave.run.progress import Progress
 from ..module_utils.rackweave.run.slurm import UNKNOWN, parse_squeue
-from ..module_utils.rackweave.run.status_file import make_status, status_table
+from ..module_utils.rackweave.run.status_file import make_status, parse_status, status_table
 
 DOCUMENTATION = r"""
 module: run_list
@@ -42,36 +44,58 @@ def read_object(path: Path) -> dict:
     """Return a JSON object; an empty one where there is none or it cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def tail_progress(run_dir: Path) -> Progress:
-    """Return the newest attempt's progress from the end of its events."""
-    attempts_dir = run_dir / "attempts"
-    names = sort_attempts([entry.name for entry in attempts_dir.iterdir()]) if attempts_dir.is_dir() else ()
-    if not names:
-        return Progress("")
-    attempt = attempts_dir / names[-1]
-    progress = Progress(names[-1], read_object(attempt / "train.json").get("steps"))
-    events = attempt / "events.jsonl"
-    if events.is_file():
-        size = events.stat().st_size
-        with events.open("rb") as stream:
+def read_status(path: Path) -> dict:
+    """Return what the run's last watcher wrote; an empty object where it wrote nothing, or half of it."""
+    try:
+        return parse_status(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, RackweaveError):
+        return {}
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the names of the directories in a directory; none where it cannot be read."""
+    try:
+        return [entry.name for entry in directory.iterdir() if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def tail(path: Path) -> bytes:
+    """Return the last whole lines of a file; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - TAIL_BYTES))
             piece = stream.read()
-        whole = piece[piece.find(b"\n") + 1 :] if size > TAIL_BYTES else piece
-        progress.add(parse_events(whole).events)
+    except OSError:
+        return b""
+    return piece[piece.find(b"\n") + 1 :] if size > TAIL_BYTES else piece
+
+
+def tail_progress(run_dir: Path) -> Progress:
+    """Return the newest attempt's progress from the end of its events."""
+    names = sort_attempts(names_in(run_dir / "attempts"))
+    if not names:
+        return Progress("")
+    attempt = run_dir / "attempts" / names[-1]
+    target = read_object(attempt / "train.json").get("steps")
+    progress = Progress(names[-1], target if isinstance(target, int) else None)
+    progress.add(parse_events(tail(attempt / "events.jsonl")).events)
     return progress
 
 
 def describe(run_dir: Path, queue: dict[str, str]) -> dict:
     """Return the status of one run: what is in the queue counts, else what was written at its end."""
-    kept, job_id = read_object(run_dir / "status.json"), str(read_object(run_dir / "job.json").get("job_id", ""))
-    same_job = kept.get("job_id") == job_id
+    kept, job_id = read_status(run_dir / "status.json"), str(read_object(run_dir / "job.json").get("job_id", ""))
+    launched = bool(job_id) or os.path.lexists(run_dir / "job.json")
+    same_job = bool(kept) and kept.get("job_id") == job_id
     if job_id in queue or not same_job:
-        state = queue.get(job_id) or (UNKNOWN if job_id else "not launched")
+        state = queue.get(job_id) or (UNKNOWN if launched else "not launched")
         progress = tail_progress(run_dir)
         if same_job and progress.last is None and kept.get("step") is not None:
             return {**kept, "state": state}  # a program without events: its watcher reads the steps from its logs
@@ -85,8 +109,7 @@ def main() -> None:
     runs_dir = Path(module.params["runs_dir"])
     code, out, _ = module.run_command(["squeue", "--noheader", "--format=%i|%T"])
     queue = dict(parse_squeue(out)) if code == 0 else {}
-    directories = sorted(path for path in runs_dir.iterdir() if path.is_dir()) if runs_dir.is_dir() else []
-    runs = [describe(path, queue) for path in directories]
+    runs = [describe(runs_dir / name, queue) for name in sorted(names_in(runs_dir))]
     module.exit_json(changed=False, runs=runs, table=status_table(runs))
 
 

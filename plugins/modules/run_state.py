@@ -86,7 +86,7 @@ def read_object(path: Path) -> dict | None:
     """Return a JSON object, or None where it is missing or being written."""
     try:
         value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -167,17 +167,24 @@ def read_attempt(directory: Path, params: dict) -> dict:
     }
 
 
+def validation_prefix(train: dict) -> str | None:
+    """Return the prefix of the first validation set; None where there is none, whatever the document is."""
+    data = train.get("data")
+    sets = data.get("validation") if isinstance(data, dict) else None
+    first = sets[0] if isinstance(sets, list) and sets else None
+    prefix = first.get("prefix") if isinstance(first, dict) else None
+    return prefix if isinstance(prefix, str) else None
+
+
 def read_documents(directory: Path) -> dict:
     """Return the run files that explain an attempt; what is missing is null."""
     texts = {
-        name: (directory / f"{name}.json").read_text(encoding="utf-8")
+        name: (directory / f"{name}.json").read_text(encoding="utf-8", errors="replace")
         if (directory / f"{name}.json").is_file()
         else None
         for name in ("plan", "train")
     }
-    train = read_object(directory / "train.json") or {}
-    sets = train.get("data", {}).get("validation") or [{}]
-    prefix = sets[0].get("prefix")
+    prefix = validation_prefix(read_object(directory / "train.json") or {})
     started = (read_object(directory / "attempt.json") or {}).get("started")
     data = read_object(Path(prefix).parent / "data.json") if prefix else None
     return {**texts, "data": data, "started": started}
@@ -190,12 +197,14 @@ def main() -> None:
         module.fail_json(
             msg=f"{run_dir} does not exist on this host: launch the run first, or check training_job_shared_dir"
         )
-    names = [entry.name for entry in (run_dir / "attempts").iterdir()] if (run_dir / "attempts").is_dir() else []
+    attempts_dir = run_dir / "attempts"
+    names = [entry.name for entry in attempts_dir.iterdir() if entry.is_dir()] if attempts_dir.is_dir() else []
     attempts = sort_attempts(names)
     submission, job, slurm_error = None, None, ""
     try:
         if (run_dir / "job.json").exists():
-            submission = parse_job((run_dir / "job.json").read_text(encoding="utf-8"), str(run_dir / "job.json"))
+            text = (run_dir / "job.json").read_text(encoding="utf-8", errors="replace")
+            submission = parse_job(text, str(run_dir / "job.json"))
         job_id = module.params["job_id"] or (submission or {}).get("job_id", "")
         if job_id:
             job, slurm_error = ask_slurm(module, job_id)

@@ -200,7 +200,7 @@ class Session:
         documents = self.world.call("run_state", {"run_dir": self.settings.run_dir, **arguments})["documents"]
         self.plan = parse_plan(documents["plan"]) if documents["plan"] else None
         if documents["train"]:
-            self.follower.target_step = json.loads(documents["train"])["steps"]
+            self.follower.target_step = _target_step(documents["train"])
             self.follower.current.target_step = self.follower.target_step
         self.data = documents["data"]
         self.started = documents["started"] or look["time"]
@@ -424,3 +424,12 @@ def _predicted_step_s(plan: RunPlan | None) -> float | None:
     prediction = plan.document["prediction"] if plan else None
     value = prediction.get("step_time_s") if isinstance(prediction, dict) else None
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def _target_step(text: str) -> int | None:
+    """Return the step at which training ends; None where ``train.json`` is half written or says nothing of it."""
+    try:
+        steps = json.loads(text)["steps"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return steps if isinstance(steps, int) else None
