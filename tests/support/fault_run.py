@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rackweave.watch.progress import Limits
+
 from tests.support.lab import BIN, ROOT, STATE, Lab
 
 SHARED = STATE / "shared"
@@ -209,6 +211,8 @@ class FaultRun:
         """Undo what a fault did to the lab, and wait until its nodes are idle or at work again."""
         if "rank" in record and self.running():
             (SHARED / "faults" / "ear" / f"{record['rank']}.json").write_text('{"action": "slow", "seconds": 0}')
+            # The next watch of this job reads the last steps too, and would rightly name a rank that was slow in them.
+            self.wait_for_steps(Limits.straggler_steps + 3, 240)
         if "node" in record:
             self.lab.podman("start", self.lab.container(record["node"]))
         if "cut" in record:
