@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _leave_nothing_to_flush()
         return 0
     except OSError as error:
-        _leave_nothing_to_flush()
+        if error.filename is None:  # nothing was opened by name, so it is the output
+            _leave_nothing_to_flush()
         return _refuse(words[0], f"{error.filename or 'standard output'}: {error.strerror or error}")
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -17,6 +17,8 @@ from ..hardware.node import Nic
 
 ORIGINS = ("measured", "simulated", "example", "declared")
 
+MOST_GPUS = 2_000_000
+
 
 @dataclass(frozen=True)
 class GpuSlot:
@@ -95,15 +97,15 @@ class Cluster:
         Raises:
             PlanError: if the text is not of that form or names an unknown GPU.
         """
-        match = re.fullmatch(r"\s*(\d+)\s*[xX]\s*(\d+)\s*[xX]\s*(\S.*?)\s*", text)
+        match = re.fullmatch(r"\s*(\d{1,9})\s*[xX]\s*(\d{1,9})\s*[xX]\s*(\S.*?)\s*", text)
         if match is None:
             raise PlanError(
                 f"cluster {text!r} is not HOSTSxGPUSxPRODUCT (such as 4x8xH100) or a directory of documents"
             )
         hosts, gpus, product = int(match[1]), int(match[2]), match[3]
-        if not 1 <= hosts * gpus <= 2_000_000:
+        if not 1 <= hosts * gpus <= MOST_GPUS:
             raise PlanError(
-                f"cluster {text!r}: {hosts} hosts x {gpus} GPUs = {hosts * gpus} GPUs; at least 1 is needed"
+                f"cluster {text!r}: {hosts} hosts x {gpus} GPUs = {hosts * gpus} GPUs; it must be 1 to {MOST_GPUS}"
             )
         names = [f"node{number:0{len(str(hosts - 1))}d}" for number in range(hosts)]
         return cls.declared(names, {"gpu": product, "gpus_per_host": gpus}, source=text.strip())

@@ -50,6 +50,8 @@ BAD = [
     ("--model", "llama9", "--cluster", "4x8xH100"),
     ("--model", "llama3-70b", "--cluster", "4x8xBanana"),
     ("--model", "llama3-70b", "--cluster", "0x8xH100"),
+    ("--model", "llama3-70b", "--cluster", "99999999x8xH100"),
+    ("--model", "llama3-70b", "--cluster", f"{'9' * 5000}x8xH100"),
     ("--model", "llama3-70b", "--cluster", "4x8xH100", "--tensor-parallel-size", "-8"),
     ("--model", "llama3-70b", "--cluster", "4x8xH100", "--tensor-parallel-size", "7"),
     ("--model", "llama3-70b", "--cluster", "4x8xH100", "--zero-stage", "3", "--pipeline-parallel-size", "2"),
@@ -82,7 +84,7 @@ def refused(capsys, monkeypatch, tmp_path):
     return call
 
 
-@pytest.mark.parametrize("words", BAD, ids=lambda words: " ".join(words[1:]))
+@pytest.mark.parametrize("words", BAD, ids=lambda words: " ".join(words[1:])[:80])
 def test_bad_input_exits_2_with_a_sentence(refused, words):
     assert "rackweave plan: " in refused("plan", *words, "--json")
 
