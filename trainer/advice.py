@@ -200,6 +200,8 @@ class _Wishes:
         task = "pretrain" if self.job.train.lora is None else "lora"
         place = Place(gpus, self._gpus_per_host, domain)
         software = planned_software(self._engine(zero_stage), task, self._model)
+        # Nothing is compiled on CPUs, so all is kept that a backward pass can use.
+        software = replace(software, thrifty=software.thrifty and self.shortage.cuda)
         search = _Fitting(self._model, machine, place, software, constants)
         search.wishes = self
         return search

@@ -41,6 +41,12 @@ GRAPH_BELOW_FLOPS = 8e11
 
 Above it a graph gains nothing (1041.4 ms a step without, 1041.6 ms with one) and would hold the activations' memory.
 """
+KEPT_SHARE = 0.95
+"""Share of what a layer's backward pass needs that may be kept instead of computed again.
+
+Any share below 1 lets the compiler drop what elementwise kernels make (outputs of norms and of the activation function,
+6 of 19 values a token and hidden element of a GPT layer); much less would run matrix products again.
+"""
 LOSS_CHUNK = 4096
 """Tokens whose logits are made at once; large enough to fill a GPU, small enough to bound fp32 temporaries."""
 
@@ -104,7 +110,8 @@ class FlatEngine:
         if self.acceleration.fused:
             whole = torch.compile(softmax_gradient_) if self.acceleration.compiled else softmax_gradient_
             split = mesh.tensor if mesh.sizes.tensor_parallel_size > 1 else None
-            head = LossHead(split, LOSS_CHUNK, whole)
+            room = self.optimizer.state.idle_gradients() if self._num_microbatches == 1 else None
+            head = LossHead(split, LOSS_CHUNK, whole, room)
             for stage, accumulation in zip(self._stages, self._accumulations):
                 route_gradients(stage, self.optimizer.main_grads, head, accumulation)
             self._replace_first()
@@ -244,16 +251,43 @@ def compile_layers(stage: Stage) -> None:
 
     Functions are compiled, not modules: hooks of trainer.flat_stream stay outside.
     """
+    _launch_without_interpreter_lock()
     # Layers differ in nothing that the compiler guards, but modes do (evaluation, recomputation).
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     layers: list[Any] = list(stage.decoder.layers)
     for layer in layers:
         if layer._options.recompute_mlp:
             # A checkpoint cannot be compiled into, so its two sides are.
-            layer.self_attention.forward = torch.compile(layer.self_attention.forward, dynamic=False)
-            layer._feed_forward = torch.compile(layer._feed_forward, dynamic=False)
+            layer.self_attention.forward = _compiled(layer.self_attention.forward)
+            layer._feed_forward = _compiled(layer._feed_forward)
         else:
-            layer.forward = torch.compile(layer.forward, dynamic=False)
+            layer.forward = _compiled(layer.forward)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function whose backward pass computes cheap elementwise results again; see KEPT_SHARE."""
+    return torch.compile(function, backend=_thrifty_inductor, dynamic=False)
+
+
+def _thrifty_inductor(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx
+
+    # What is kept for the backward pass is chosen in here, though that pass may be compiled later.
+    with config.patch(activation_memory_budget=KEPT_SHARE):
+        return compile_fx(graph, inputs)
+
+
+def _launch_without_interpreter_lock() -> None:
+    """Let a launch that waits for a full queue give up Python's lock, as Triton's own launcher does.
+
+    Inductor's static launcher keeps it. When a peer hangs, the queue stays full, and then neither NCCL's watchdog can
+    record the collective (it wants the Python stack) nor a signal end the process: measured with torch 2.11.
+    """
+    from torch._inductor import config
+
+    if hasattr(config, "use_static_cuda_launcher"):
+        config.use_static_cuda_launcher = False
 
 
 def _build_optimizer(

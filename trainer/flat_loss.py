@@ -55,12 +55,21 @@ class LossHead:
     """How the fused loss is computed.
 
     `group` is the tensor-parallel group, None where the whole vocabulary is here. `chunk` is the number of tokens whose
-    logits exist in fp32 at a time where the kernel is not compiled.
+    logits exist in fp32 at a time where the kernel is not compiled. `room` is memory that is idle from the forward pass
+    of the loss to its backward pass (layers' gradients, before the first of a step come); it is left holding zeros.
     """
 
     group: dist.ProcessGroup | None
     chunk: int
     whole: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = softmax_gradient_
+    room: torch.Tensor | None = None
+
+    def logits(self, rows: int, columns: int, like: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """Return memory for logits (rows, columns) of the type of `like`, and whether it is the room's."""
+        needed = rows * columns * like.element_size()
+        if self.room is None or self.room.nbytes < needed:
+            return torch.empty(rows, columns, dtype=like.dtype, device=like.device), False
+        return self.room.view(torch.uint8)[:needed].view(like.dtype).view(rows, columns), True
 
     def gradient_(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return losses; overwrite logits by their gradient."""
@@ -82,23 +91,27 @@ class FlatCrossEntropyFunction(torch.autograd.Function):
         head: LossHead,
     ) -> torch.Tensor:
         """Return losses (n,) in fp32 of hidden (n, h), weight (v / tp, h) and labels (n,)."""
-        gradients = torch.empty(hidden.shape[0], weight.shape[0], dtype=hidden.dtype, device=hidden.device)
+        gradients, ctx.borrowed = head.logits(hidden.shape[0], weight.shape[0], hidden)
         losses = []
         for start in range(0, hidden.shape[0], head.chunk):
             piece = slice(start, start + head.chunk)
             torch.mm(hidden[piece], weight.t(), out=gradients[piece])
             losses.append(head.gradient_(gradients[piece], labels[piece]))
-        ctx.save_for_backward(hidden, weight, gradients)
-        ctx.main_grad, ctx.head = main_grad, head
+        ctx.save_for_backward(hidden, weight)
+        # Not among the saved: in the room they share the version of the layers' gradients.
+        ctx.main_grad, ctx.gradients = main_grad, gradients
         return torch.cat(losses)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         """Scale the kept gradient by each token's own; a row factor commutes with both products."""
-        hidden, weight, gradients = ctx.saved_tensors
+        hidden, weight = ctx.saved_tensors
+        gradients, ctx.gradients = ctx.gradients, None
         factor = grad_outputs[0].unsqueeze(-1)
         grad_hidden = gradients @ weight
         accumulate_product(ctx.main_grad, gradients, (hidden * factor).to(hidden.dtype), True)
+        if ctx.borrowed:
+            gradients.zero_()
         return (grad_hidden * factor).to(hidden.dtype), None, None, None, None
 
 

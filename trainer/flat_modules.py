@@ -7,6 +7,7 @@ layers compile whole and a micro-batch can be captured as one CUDA graph.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -165,6 +166,8 @@ class FlatStage(Stage):
             hidden = gather_sequence(hidden, group_key(group), group.size())
         else:
             hidden = _copy_to_group(hidden, group, group.size())
+        if not torch.is_grad_enabled():
+            head = replace(head, room=None)  # no backward pass will empty it
         losses = flat_cross_entropy(hidden.flatten(0, 1), weight, main_grad, labels.transpose(0, 1).reshape(-1), head)
         return losses.mean()
 

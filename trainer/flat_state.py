@@ -153,6 +153,14 @@ class FlatState:
         start = bucket.start // self.layout.shards
         return flat[start : start + bucket.numel // self.layout.shards]
 
+    def idle_gradients(self) -> torch.Tensor | None:
+        """Return this rank's gradients of units: unread until the first backward pass of a step reaches a layer.
+
+        None where the rank has no units.
+        """
+        first = self.layout.shard_kinds()[0]
+        return self.shard_grads[first.start : first.start + first.numel] if first.in_units else None
+
     def gradients(self) -> list[torch.Tensor]:
         """Return every tensor that holds gradients; buckets may be views of the first."""
         return [self.shard_grads, *self.whole_grads]

@@ -39,3 +39,13 @@ def test_compiled_sequence_parallelism_finds_every_gradient_of_the_plain_one(
             assert value.abs().max() > 1e-4, f"{name}: a gradient of zero would prove nothing"
             torch.testing.assert_close(other[name], value, atol=1e-5, rtol=1e-4, msg=name)
             torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_launches_of_compiled_layers_leave_pythons_lock_to_the_watchdog() -> None:
+    from torch._inductor import config
+
+    from trainer.flat_engine import _launch_without_interpreter_lock
+
+    with config.patch(use_static_cuda_launcher=True):
+        _launch_without_interpreter_lock()
+        assert not config.use_static_cuda_launcher

@@ -16,6 +16,9 @@ TIED = {**MODEL, "tied_embeddings": True}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "alone": (MODEL, sizes(zero_stage=1)),
     "alone-zero-3": (MODEL, sizes(zero_stage=3)),
+    # With one micro-batch the logits lie among the gradients that the backward pass has not reached yet.
+    "one-micro-batch": (MODEL, sizes(zero_stage=1, micro_batch_size=8)),
+    "one-micro-batch-data-2-zero-3": (LLAMA, sizes(dp=2, zero_stage=3, micro_batch_size=4)),
     "tensor-2-sequence-parallel": (MODEL, sizes(tp=2, zero_stage=1)),
     "tensor-2": (LLAMA, sizes(tp=2, zero_stage=1, sequence_parallel=False)),
     "pipeline-2": (MODEL, sizes(pp=2)),

@@ -141,16 +141,21 @@ def test_gradients_land_in_the_buffer_or_replace_it(keep: bool) -> None:
     assert weight.grad is None
 
 
+@pytest.mark.parametrize("room", [None, 199, 200, 300])
 @pytest.mark.parametrize("chunk", [3, 100])
-def test_fused_loss_equals_cross_entropy_and_its_gradients(chunk: int) -> None:
+def test_fused_loss_equals_cross_entropy_and_its_gradients(chunk: int, room: int | None) -> None:
     torch.manual_seed(2)
     hidden, weight = torch.randn(10, 8, requires_grad=True), torch.randn(20, 8, requires_grad=True)
     labels, factors = torch.randint(0, 20, (10,)), torch.rand(10)
     expected = F.cross_entropy(hidden @ weight.t(), labels, reduction="none")
     grads = torch.autograd.grad((expected * factors).sum(), (hidden, weight))
     target = torch.zeros_like(weight)
-    losses = flat_cross_entropy(hidden, weight, target, labels, LossHead(None, chunk))
+    memory = None if room is None else torch.zeros(room)
+    losses = flat_cross_entropy(hidden, weight, target, labels, LossHead(None, chunk, room=memory))
+    # 10 x 20 logits: they lie in the room where they fit, and the room is given back empty.
+    assert memory is None or bool(memory.any()) == (memory.numel() >= 200)
     (losses * factors).sum().backward()
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(hidden.grad, grads[0])
     torch.testing.assert_close(target, grads[1])
+    assert memory is None or not memory.any()

@@ -5,6 +5,8 @@ Tensors are listed as in arXiv:2205.05198 section 4, two bytes an element; token
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .architecture import Architecture
 from .machine import Software
 from .rules import Layout
@@ -32,7 +34,7 @@ def layer_bytes(model: Architecture, layout: Layout, software: Software, moe: bo
     inside -= model.ffn_hidden_size if low and not moe else 0
     whole = between + tokens_per_rank(model, layout) * inside / tensor + score_bytes(model, layout, software)
     whole *= software.saved_factor
-    if layout.recompute != "elementwise":
+    if layout.recompute != "elementwise" and not software.thrifty:
         return whole
     # Norms and activation functions are computed again: their outputs need not be kept.
     return whole - (1.0 if low else 2.0) * hidden_bytes(model, layout) - _activation_bytes(model, layout, moe, low)
@@ -86,7 +88,9 @@ def saved_bytes(model: Architecture, layout: Layout, software: Software, moe: bo
     if software.flat:
         # Selective runs the feed-forward block again, its normalisation included: only its input is kept.
         inner = 2 * ffn_width(model, moe) * tokens_per_rank(model, layout) / layout.sizes.tensor_parallel_size
-        return whole - software.saved_factor * (inner + hidden_bytes(model, layout))
+        kept = layer_bytes(model, layout, replace(software, thrifty=False), moe)
+        kept -= software.saved_factor * (inner + hidden_bytes(model, layout))
+        return kept - hidden_bytes(model, layout) if software.thrifty else kept
     if layout.zero_stage == 3:
         return _every_second_product(model, layout)
     return whole - score_bytes(model, layout, software)

@@ -59,6 +59,7 @@ class Software:
         weight_bytes: per parameter of the frozen or trained 16-bit weights, less where they are quantised.
         flat: states lie in flat buffers: the fp32 master is the 16-bit weight and a 16-bit rest, weight gradients are
             added to fp32 inside their products, and only layers' matrices are streamed by ZeRO 2 and 3.
+        thrifty: the compiler keeps no outputs of norms and activation functions for the backward pass.
         product_factor: time of matrix products, of what the fitted constants say.
         stream_factor: bytes of elementwise kernels, of what the fitted constants say (less where layers are compiled).
         saved_factor: bytes that a layer keeps for its backward pass, of what the closed form says.
@@ -78,6 +79,7 @@ class Software:
     adapter_share: float = 0.0
     weight_bytes: float = 2.0
     flat: bool = False
+    thrifty: bool = False
     product_factor: float = 1.0
     stream_factor: float = 1.0
     saved_factor: float = 1.0

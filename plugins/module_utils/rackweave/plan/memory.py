@@ -92,6 +92,8 @@ def stage_memory(
     last = stage == sizes.pipeline_parallel_size - 1
     logits = logits_bytes(model, layout, software.loss_bytes) if last else 0.0
     working = _working_set(model, layout, software, constants, last)
+    if layout.num_microbatches == 1 and logits <= _idle_gradient_bytes(model, layout, software, layers):
+        logits = 0.0
     if layout.engine == "fsdp" or software.flat:
         # The logits are gone before the last layer is gathered again, or run again, for its backward pass.
         logits, working = (logits, 0.0) if logits > working else (0.0, working)
@@ -180,6 +182,15 @@ def _flat_state_bytes(layout: Layout, parameters: float, replicas: int) -> tuple
         weights, gradients = width * parameters, 4.0 * parameters
     rest = {"fp32": 0, "fp16": 4}.get(layout.precision, 2)
     return weights, gradients, (8 + rest) * parameters / shards
+
+
+def _idle_gradient_bytes(model: Architecture, layout: Layout, software: Software, layers: int) -> float:
+    """Return the bytes of a flat rank's own gradients of layers: they hold the logits until the backward pass."""
+    if not software.flat or software.trains != "all":
+        return 0.0
+    sizes, width = layout.sizes, 2 if layout.precision == "fp32" else 4  # of logits that are counted in 16 bit
+    shards = sizes.data_parallel_size if layout.zero_stage >= 1 else 1
+    return width * layers * (model.attention_parameters + model.mlp_parameters) / sizes.tensor_parallel_size / shards
 
 
 def _flat_whole_bytes(model: Architecture, layout: Layout, held: StageParameters) -> float:

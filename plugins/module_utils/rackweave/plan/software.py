@@ -14,6 +14,7 @@ _ZERO_BUCKETS = 2 * 2 * 5e8  # DeepSpeed's default reduce and gather buckets of 
 FLAT = Software(
     loss_bytes=2,
     flat=True,
+    thrifty=True,
     product_factor=0.9,
     stream_factor=0.7,
     saved_factor=1.12,
