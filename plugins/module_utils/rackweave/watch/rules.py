@@ -364,6 +364,15 @@ def named_peers(findings: list[Finding]) -> set[str]:
     return {first.peers[0]}
 
 
+def is_address(host: str) -> bool:
+    """A number of the network instead of a name."""
+    try:
+        ipaddress.ip_address(host.split("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def is_virtual(address: str) -> bool:
     """An address of a local bridge or the loopback: it names nobody."""
     try:

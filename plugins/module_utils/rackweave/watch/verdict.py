@@ -12,7 +12,7 @@ from .evidence import Finding, dated, to_finding, with_year
 from .flight import analyse
 from .phases import OOM_ADVICE
 from .prefix import YEARLESS, parse_time
-from .rules import is_virtual, joined, named_peers
+from .rules import is_address, is_virtual, joined, named_peers
 from .scanner import Scan, Source
 from .signatures import SIGNATURES
 
@@ -276,10 +276,11 @@ def _verdict(root: Finding, ordered: list[Finding], scan: Scan, addresses: Mappi
     known = {**scan.transport.addresses, **scan.attempt.addresses, **addresses}
     hosts = {known.get(host, host) for host in hosts if not host.startswith("localhost")}
     ranks = ranks or _absent(root, ordered, scan)
-    for rank in ranks:
-        host = scan.store.host_of_rank.get(rank)
-        if host:
-            hosts.add(host)
+    homes = {scan.store.host_of_rank.get(rank, "") for rank in ranks}
+    if homes and not any(not home or is_address(home) for home in homes):
+        # An address that nothing gives a name is where these ranks ran, as NCCL's RAS calls it.
+        hosts = {host for host in hosts if not is_address(host)}
+    hosts |= homes - {""}
     entry = CLASSES[root.diagnosis]
     severity = root.severity or entry.severity
     phase = next((finding.phase for finding in same if finding.phase), None)

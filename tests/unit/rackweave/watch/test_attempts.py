@@ -33,6 +33,10 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, object
         ("stop", "hang.collective_timeout", "rank:2,host:gpu02"),
         ("raise", "app.exception", "rank:1,host:gpu01"),
         ("nccl-killed", "launch.sigkill_unconfirmed", "rank:1,host:gpu01"),
+        # The stopped rank leaves nothing; NCCL's watchdog and its recording on the other one tell.
+        ("nccl-stopped", "hang.collective_timeout", "rank:1,host:gpu01"),
+        # NCCL's RAS cannot tell a stopped process from a dead one, and here also lists ranks that never were.
+        ("nccl-stopped-ras", "hang.process_dead", "rank:1,host:gpu01"),
         ("nccl-healthy", "healthy", "none"),
     ],
 )
