@@ -72,14 +72,15 @@ def kind(cpu: bool, engine: str) -> dict[str, Any]:
     return {**shared, "engine": engine}
 
 
-def measure_saves(out: Path, corpus: Path, layers: int, mode: str, shared: dict[str, Any]) -> list[str]:
+def measure_saves(out: Path, corpus: Path, arguments: argparse.Namespace, shared: dict[str, Any]) -> list[str]:
     """Train with a save every INTERVAL steps; return rows of the table."""
+    layers, mode, last = arguments.layers, arguments.mode, arguments.steps
     cpu = shared["backend"] == "gloo"
     model = MODEL if cpu else {**MODEL, **WIDE, **COMMON, "num_layers": layers, "name": "checkpoint"}
     samples = 2 if cpu else 8
-    chosen = sizes(micro_batch_size=samples, global_batch_size=samples, zero_stage=1)
+    chosen = sizes(micro_batch_size=samples, global_batch_size=samples * arguments.accumulation, zero_stage=1)
     attempt = make_attempt(
-        out / "save" / "attempt", corpus, model, chosen, steps=STEPS,
+        out / "save" / "attempt", corpus, model, chosen, steps=last,
         checkpoint={"interval": INTERVAL, "mode": mode},
         **shared,
     )  # fmt: skip
@@ -99,7 +100,7 @@ def measure_saves(out: Path, corpus: Path, layers: int, mode: str, shared: dict[
     ]
     published = {event["step"]: event["seconds"] for event in saves if event["state"] == "published"}
     validated = {event["step"]: event["seconds"] for event in saves if event["state"] == "validated"}
-    for event in (event for event in saves if event["state"] == "saved" and event["step"] < STEPS):
+    for event in (event for event in saves if event["state"] == "saved" and event["step"] < last):
         step = event["step"]
         slower = sum(times[later] - usual for later in range(step + 1, step + 1 + AFTER) if later in times)
         stall = event["seconds"] + max(0.0, slower)
@@ -180,6 +181,8 @@ def main() -> int:
     parser.add_argument("--only", choices=("save", "oom"))
     parser.add_argument("--mode", default="async_thread", choices=("async_thread", "async_process"))
     parser.add_argument("--engine", default="flat", choices=("deepspeed", "flat"))
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches a step, for longer steps")
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--cpu", action="store_true", help="small models over gloo")
     values = parser.parse_args()
     shutil.rmtree(values.out / "work", ignore_errors=True)
@@ -191,7 +194,7 @@ def main() -> int:
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     shared = kind(values.cpu, values.engine)
     rows = [f"engine {values.engine}"]
-    rows += [] if values.only == "oom" else measure_saves(work, work, values.layers, values.mode, shared)
+    rows += [] if values.only == "oom" else measure_saves(work, work, values, shared)
     rows += [] if values.only == "save" else measure_oom(work, work, shared)
     for pattern in ("save/checkpoints", "oom/checkpoints", "advised/checkpoints"):
         shutil.rmtree(work / pattern, ignore_errors=True)

@@ -11,6 +11,7 @@ DIR keeps all outputs, logs of NCCL among them. A part that fails is said in the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -83,6 +84,14 @@ class Job:
             if self.process.poll() is not None or time.monotonic() > end:
                 tail = (self.attempt / "torchrun.log").read_text(errors="replace")[-600:]
                 raise RuntimeError(f"waited in vain for {what}: {tail}")
+            time.sleep(0.2)
+
+    def wait_until_it_ends(self, timeout_s: float) -> None:
+        """Wait until a rank has written how it ended, or torchrun has ended."""
+        end = time.monotonic() + timeout_s
+        while self.process.poll() is None and not list((self.attempt / "result").glob("*.json")):
+            if time.monotonic() > end:
+                raise RuntimeError(f"no rank had ended {timeout_s:g} s after another one was lost")
             time.sleep(0.2)
 
 
@@ -166,23 +175,26 @@ def _lost_rank(bench: Bench, name: str, number: signal.Signals) -> list[str]:
     try:
         job.wait_until(lambda: (attempt / "events.jsonl").exists() and len(losses(attempt)) >= 5, "five steps", 300)
         process = job.pid(victim)
-        _keep_ras(bench, attempt / "ras-healthy.txt")
+        # Beside the attempt: counts that differ mean nothing while they grow, so this is no evidence of a hang.
+        _keep_ras(bench, attempt.parent / "ras-healthy.txt")
         os.kill(process, number)
         began = time.monotonic()
         # torchrun ends the others of a killed rank soon, and RAS with them; a stopped one is only seen after a while.
         time.sleep(0.2 if number is signal.SIGKILL else 5)
         _keep_ras(bench, attempt / "ras.txt")
-        job.wait_until(lambda: bool(list((attempt / "result").glob("*.json"))), "a result", 120)
+        # NCCL's watchdog gives the others 60 s to record theirs before it ends its process.
+        job.wait_until_it_ends(200)
         ended = time.monotonic() - began
     finally:
         if process is not None and number is signal.SIGSTOP:
-            os.kill(process, signal.SIGKILL)  # torchrun asks a stopped process in vain
+            with contextlib.suppress(ProcessLookupError):  # torchrun has killed it already
+                os.kill(process, signal.SIGKILL)  # torchrun asks a stopped process in vain
         if process is None:
             job.process.terminate()
         code = job.process.wait(timeout=180)
     dumps = [path for path in (attempt / "flight").iterdir() if path.stat().st_size]
     return [
-        f"rank {victim} {name}: first result after {ended:.0f} s, torchrun ended with {code}, {len(dumps)} flight "
+        f"rank {victim} {name}: first end after {ended:.0f} s, torchrun ended with {code}, {len(dumps)} flight "
         f"recordings, RAS: {(attempt / 'ras.txt').read_text().strip().splitlines()[0][:60]}",
         f"verdict: {_verdict(attempt)}",
     ]
@@ -226,7 +238,8 @@ def _ask_ras() -> str:
     """Return what NCCL's RAS service says of all ranks, or why it did not answer."""
     try:
         with socket.create_connection(("localhost", RAS_PORT), timeout=5) as connection:
-            connection.settimeout(15)
+            # Each leg of its question to a silent process takes it several time-outs of its own.
+            connection.settimeout(60)
             connection.sendall(b"CLIENT PROTOCOL 2\nTIMEOUT 5\nVERBOSE STATUS\n")
             answer = b""
             while part := connection.recv(65536):
