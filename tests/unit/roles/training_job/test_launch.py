@@ -1,6 +1,7 @@
 """job.sbatch and the launch scripts, run as shipped under stand-ins for Slurm and torchrun."""
 
 import json
+import shutil
 import os
 import signal
 import time
@@ -221,6 +222,13 @@ def test_a_start_beyond_the_budget_does_not_train(job):
     assert code == 75
     assert "exceeds the budget of 2" in output
     assert not job.stub_lines("torchrun")
+
+
+def test_an_attempt_is_seen_with_its_plan_or_not_at_all(job):
+    shutil.rmtree(job.attempt.parents[1] / "plan")
+    code, output = job.run()
+    assert (code, job.attempt.exists()) == (64, False)
+    assert "launch the run again" in output
 
 
 def test_an_attempt_is_never_overwritten(job):
