@@ -1,7 +1,6 @@
 """job.sbatch and the launch scripts, run as shipped under stand-ins for Slurm and torchrun."""
 
 import json
-import shutil
 import os
 import signal
 import time
@@ -224,8 +223,12 @@ def test_a_start_beyond_the_budget_does_not_train(job):
     assert not job.stub_lines("torchrun")
 
 
-def test_an_attempt_is_seen_with_its_plan_or_not_at_all(job):
-    shutil.rmtree(job.attempt.parents[1] / "plan")
+def test_an_attempt_is_seen_with_its_plan_or_not_at_all(job, tmp_path):
+    failing = tmp_path / "failing" / "cp"
+    failing.parent.mkdir()
+    failing.write_text("#!/bin/sh\nexit 1\n")
+    failing.chmod(0o755)
+    job.env["PATH"] = f"{failing.parent}:{os.environ['PATH']}"
     code, output = job.run()
     assert (code, job.attempt.exists()) == (64, False)
     assert "launch the run again" in output
