@@ -15,12 +15,13 @@ from ..errors import DocumentError
 
 @dataclass(frozen=True)
 class Text:
-    """A string; ``choices`` empty means any string, which must not be empty."""
+    """A string; ``choices`` empty means any string. It must not be empty, unless ``empty_ok``."""
 
     choices: tuple[str, ...] = ()
+    empty_ok: bool = False
 
     def check(self, value: object, where: str) -> None:
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not (value or self.empty_ok):
             raise DocumentError(f"{where} is {value!r}, but must be a text")
         if self.choices and value not in self.choices:
             raise DocumentError(f"{where} is {value!r}, but must be one of {', '.join(self.choices)}")

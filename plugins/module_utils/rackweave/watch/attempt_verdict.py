@@ -35,7 +35,7 @@ _VERDICT = Record(
         "hosts": ListOf(Text()),
         "phase": Nullable(Text()),
         "severity": Text(),
-        "first_action": Text(),
+        "first_action": Text(empty_ok=True),  # after a good end there is nothing to do
         "evidence": ListOf(Anything()),
         "others": ListOf(Text()),
         "collectors": Anything(),

@@ -1,8 +1,10 @@
 """Joining who (launchers, ranks) with why (logs)."""
 
+import json
+
 import pytest
 from rackweave.run.outcome import NOBODY, Blame, judge_end
-from rackweave.watch.attempt_verdict import attempt_sources, verdict_document
+from rackweave.watch.attempt_verdict import attempt_sources, parse_verdict, verdict_document
 from rackweave.watch.classes import CLASSES
 from rackweave.watch.verdict import Verdict
 
@@ -52,6 +54,19 @@ def test_an_error_of_all_ranks_names_nobody_but_a_machine_that_broke(shown, prin
 def test_a_good_end_names_nobody():
     verdict = document(end=judge_end("COMPLETED", 0, None), blamed=NOBODY)
     assert (verdict["culprit"], verdict["severity"], verdict["evidence"]) == ("none", "info", [])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        document(),
+        document(end=judge_end("COMPLETED", 0, None), blamed=NOBODY),
+        document(end=judge_end("CANCELLED", None, None), blamed=NOBODY),
+        document(found=Verdict("mem.host_oom", culprit="host:node-b")),
+    ],
+)
+def test_every_verdict_that_is_written_can_be_read_again(written):
+    assert parse_verdict(json.dumps(written)) == written
 
 
 @pytest.mark.parametrize("kind", ["killed", "lost", "stopped", "hung", "error", "lost_host"])
