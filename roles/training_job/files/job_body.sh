@@ -12,11 +12,14 @@ say() { printf '%s rackweave: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*"; }
 # Filled under a hidden name first: who watches the run sees an attempt with its plan, or none.
 part="$RACKWEAVE_RUN_DIR/attempts/.$SLURM_JOB_ID.$restart.part"
 if ! mkdir -p "$RACKWEAVE_RUN_DIR/attempts" || [ -e "$attempt" ] || ! mkdir "$part"; then
-  say "the attempt directory $attempt cannot be made, or exists already; an attempt is never overwritten"
+  say "the attempt directory $attempt (or $part, which a start that was cut off leaves) cannot be made, or exists" \
+    "already; an attempt is never overwritten: where a new controller counts its jobs from 1 again, move the old" \
+    "attempts away or give the run another name"
   exit 64
 fi
 mkdir "$part/logs" "$part/result" "$part/phase" "$part/placement"
 if ! cp -R "$RACKWEAVE_RUN_DIR/plan/." "$part/" || ! mv -T "$part" "$attempt"; then
+  rm -rf "$part"
   say "the run files of $RACKWEAVE_RUN_DIR/plan cannot be copied; launch the run again"
   exit 64
 fi
