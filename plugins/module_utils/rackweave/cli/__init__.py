@@ -12,6 +12,7 @@ from importlib import import_module
 from ..errors import RackweaveError
 
 INTERRUPTED = 130  # as a shell reports a program that was ended by SIGINT
+CUT_OFF = 141  # and one that wrote to a reader which had gone (SIGPIPE)
 # One module per subcommand: it offers HELP, add_arguments(parser) and run(arguments) -> exit status.
 # They are imported only when called, so that each command starts fast and needs no more than it uses.
 COMMANDS = ("plan", "score", "calibrate", "nccl", "diagnose", "report", "operate")
@@ -28,22 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparser = argparse.ArgumentParser(prog=f"rackweave {words[0]}", description=command.HELP)
     command.add_arguments(subparser)
     arguments = subparser.parse_args(words[1:])
+    status = CUT_OFF
     try:
-        status = command.run(arguments)
+        status = int(command.run(arguments))
         sys.stdout.flush()
     except RackweaveError as error:
         return _refuse(words[0], str(error))
     except BrokenPipeError:
-        # The reader (head, a pager) has seen enough.
+        # The reader (head, a pager) has seen enough. That is no verdict: an alarm stays one, and a command that was cut
+        # off has found nothing good.
         _leave_nothing_to_flush()
-        return 0
     except OSError as error:
         if error.filename is None:  # nothing was opened by name, so it is the output
             _leave_nothing_to_flush()
         return _refuse(words[0], f"{error.filename or 'standard output'}: {error.strerror or error}")
     except KeyboardInterrupt:
         return INTERRUPTED
-    return int(status)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -137,3 +137,12 @@ def test_an_output_that_is_full_is_one_sentence():
 def test_a_reader_that_has_seen_enough_is_no_error():
     found = command(f'nccl --nodes {NODES} --fabric <(echo \'{{"kind": "roce"}}\') | head -c 1')
     assert (found.stdout, found.stderr) == ("N", "")
+
+
+def test_a_reader_that_has_gone_makes_no_alarm_a_good_end(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    left = "; echo ${PIPESTATUS[0]} >&2"
+    # 141 where the reader had gone before the command knew its own status, as with any other program.
+    assert command(f"diagnose --exit-code {log} | true{left}").stderr in ("1\n", "141\n")
+    assert command(f"plan --model gpt-400b --cluster 1x8xH100 --json | true{left}").stderr in ("1\n", "141\n")
