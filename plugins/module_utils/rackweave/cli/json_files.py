@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,14 +88,14 @@ def make_directory(path: str | Path) -> None:
 def replace_file(path: str | Path, content: str) -> bool:
     """Write a file in one step if its content differs; say whether it was written.
 
-    What stands there is the old text or the new one, never a part. What is no plain file, such as
-    ``/dev/stdout``, is written to.
+    What stands there is the old text or the new one, never a part, with the rights that the file had. What is no plain
+    file, such as ``/dev/stdout``, is written to.
 
     Raises:
         WriteError: if it cannot be written.
     """
     try:
-        return _replace(os.path.realpath(path), content)
+        return _replace(path, content)
     except OSError as error:
         raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -102,8 +103,8 @@ def replace_file(path: str | Path, content: str) -> bool:
 def append_lines(path: str | Path, lines: str) -> None:
     """Append whole lines to a file that others may append to; they are on disk afterwards, all or none.
 
-    A last line without an end, which a writer left that died, is taken away first: no reader counts it, and what is
-    appended to it could not be read either.
+    A last line without an end, which a writer left that died, is taken away first: what is appended to it could not be
+    read either. One that is whole JSON is ended instead, since readers count it: an editor may have left it so.
 
     Raises:
         WriteError: if they cannot be written.
@@ -114,6 +115,10 @@ def append_lines(path: str | Path, lines: str) -> None:
         with open(path, "ab+", buffering=0) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             end = _end_of_lines(stream)
+            stream.seek(end)
+            rest = stream.read()
+            if _is_json(rest):
+                end, lines = end + len(rest), f"\n{lines}"
             stream.truncate(end)
             _append(stream, _encoded(lines), end)
     except OSError as error:
@@ -128,6 +133,14 @@ def _append(stream: Any, data: bytes, end: int) -> None:
     except OSError:
         stream.truncate(end)
         raise
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _end_of_lines(stream: Any) -> int:
@@ -155,20 +168,32 @@ def _holds(path: str, content: str) -> bool:
         return file.read() == _encoded(content)
 
 
-def _replace(path: str, content: str) -> bool:
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
+def _replace(named: str | Path, content: str) -> bool:
+    # By its own name: the target of /dev/stdout, if that is a pipe, has none.
+    if os.path.exists(named) and not os.path.isfile(named):
+        with open(named, "wb") as file:
             file.write(_encoded(content))
         return True
+    path = os.path.realpath(named)
     if _holds(path, content):
         return False
     part = f"{path}.{os.getpid()}.new"
     try:
         with open(part, "wb") as file:
             file.write(_encoded(content))
+        _take_rights(part, path)
         os.replace(part, path)
     except OSError:
         if os.path.exists(part):
             os.unlink(part)
         raise
     return True
+
+
+def _take_rights(part: str, path: str) -> None:
+    """Give a new file the rights that the one it replaces has."""
+    if not os.path.exists(path):
+        return
+    wanted = stat.S_IMODE(os.stat(path).st_mode)
+    if wanted != stat.S_IMODE(os.stat(part).st_mode):
+        os.chmod(part, wanted)

@@ -1,6 +1,9 @@
 """Files that commands read and write: whole or not at all, and one sentence that names the file."""
 
+import os
 import resource
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -44,6 +47,23 @@ def test_a_device_is_written_to_and_its_error_is_a_sentence():
         replace_file("/dev/full", "text")
 
 
+def test_a_pipe_behind_the_standard_output_is_written_to():
+    words = "import sys; from rackweave.cli.json_files import replace_file; replace_file('/dev/stdout', 'text')"
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
+    found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, env=environment, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "text", "")
+
+
+@pytest.mark.parametrize("rights", [0o600, 0o664])
+def test_a_file_that_is_replaced_keeps_its_rights(tmp_path, rights):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    path.chmod(rights)
+    replace_file(path, "new")
+    assert (path.read_text(), path.stat().st_mode & 0o7777) == ("new", rights)
+
+
 def test_half_of_a_surrogate_pair_is_written_as_json_spells_it(tmp_path):
     replace_file(tmp_path / "page", '"\ud800"')
     assert read_json(tmp_path / "page") == "\ud800"
@@ -71,6 +91,13 @@ def test_a_torn_last_line_is_taken_away_before_more_is_appended(tmp_path, before
     path.write_text(before + torn)
     append_lines(path, "two\n")
     assert path.read_text() == before + "two\n"
+
+
+def test_a_whole_last_line_that_an_editor_left_without_an_end_is_kept(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"a": 1}\n{"b": 2}')
+    append_lines(path, '{"c": 3}\n')
+    assert path.read_text() == '{"a": 1}\n{"b": 2}\n{"c": 3}\n'
 
 
 def test_several_writers_lose_no_line(tmp_path):
