@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from ..errors import ProvisionError
 
 _KEYS = ("name", "uid", "home", "shell")
-_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}[$]?")  # what useradd takes
+# What useradd takes on all systems that we know: Debian's and EL's own limits are wider than useradd(8) says.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,30}[$]?")
 
 
 def check_users(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
@@ -24,7 +25,8 @@ def check_users(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]
         name, text = str(row["name"]), str(row["uid"])
         if not _NAME.fullmatch(name) or name == "root":
             raise ProvisionError(
-                f"node_base_users: {name!r} is no login name (small letters, digits, '-', '_'), or root, who is there"
+                f"node_base_users: {name!r} is no login name (a letter or '_', then letters, digits, '.', '-', '_'), "
+                "or root, who is there"
             )
         if not text.isdecimal() or not 0 < int(text) < 2**31:
             raise ProvisionError(f"node_base_users: uid {row['uid']!r} of {name} must be a number above 0")

@@ -8,7 +8,13 @@ HPC = {"name": "hpc", "uid": 2000}
 
 
 @pytest.mark.parametrize(
-    "users", [[], [HPC], [HPC, {"name": "_svc-1", "uid": "2001", "home": "/srv/x", "shell": "/bin/sh"}]]
+    "users",
+    [
+        [],
+        [HPC],
+        [{"name": "jane.doe", "uid": 3000}, {"name": "Train", "uid": 3001}],
+        [HPC, {"name": "_svc-1", "uid": "2001", "home": "/srv/x", "shell": "/bin/sh"}],
+    ],
 )
 def test_users_that_can_be_made_come_back_as_they_are(users):
     assert check_users(users) == users
@@ -21,6 +27,7 @@ def test_users_that_can_be_made_come_back_as_they_are(users):
         (["hpc"], "must have name and uid"),
         ([{**HPC, "groups": ["docker"]}], "may have home and shell"),
         ([{"name": "two words", "uid": 1}], "no login name"),
+        ([{"name": "1000", "uid": 1}], "no login name"),
         ([{"name": "root", "uid": 5}], "root, who is there"),
         ([{"name": "hpc", "uid": 0}], "above 0"),
         ([{"name": "hpc", "uid": "x"}], "above 0"),
