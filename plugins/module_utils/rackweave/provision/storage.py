@@ -26,7 +26,7 @@ _SOURCES = {
 _WORD = re.compile(r"[^\s]+$")
 _NVME_KEYS = {"transport", "address", "port", "subsystem"}
 _DIRECTORY_KEYS = {"path", "owner", "group", "mode", "stripe"}
-_MODE = re.compile(r"^[0-7]{3,4}$")
+_MODE = re.compile(r"^0?[0-7]{3,4}$")
 _SIZE = re.compile(r"^\d+[KMG]?$")
 
 
@@ -65,7 +65,7 @@ def _mount(row: Mapping[str, object]) -> dict[str, str]:
 
 def _options(row: Mapping[str, object], kind: str, path: str) -> str:
     """Return the mount options as one word: a second one would be another field of the mount table."""
-    value = row.get("options")
+    value = row.get("options") or None
     parts = value if isinstance(value, (list, tuple)) else [value or _DEFAULT_OPTIONS.get(kind, "")]
     options = ",".join(str(part) for part in parts)
     readable = value is None or isinstance(value, (str, list, tuple))

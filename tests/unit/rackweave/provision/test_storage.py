@@ -91,6 +91,7 @@ def test_impossible_striping_is_refused(stripe):
 def test_options_are_one_field_of_the_mount_table():
     nfs = {"path": "/mnt/a", "type": "nfs", "source": "server:/export"}
     assert storage.mounts([{**nfs, "options": ["hard", "nofail"]}])[0]["options"] == "hard,nofail"
+    assert storage.mounts([{**nfs, "options": []}]) == storage.mounts([nfs])
     for options in ("hard, nofail", "hard,,nofail", {"hard": True}, 5):
         with pytest.raises(ProvisionError, match="one text with commas"):
             storage.mounts([{**nfs, "options": options}])
@@ -119,6 +120,7 @@ def test_a_stripe_of_another_form_is_refused(stripe):
 
 def test_directories_that_can_be_made_come_back_as_they_are():
     rows = [{"path": "/mnt/a/runs", "owner": "hpc", "mode": "2775", "stripe": {"count": -1}}, {"path": "/mnt/b"}]
+    rows.append({"path": "/mnt/c", "mode": "01777"})
     assert storage.directories(rows) == rows
 
 
