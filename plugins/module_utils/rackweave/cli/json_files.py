@@ -114,9 +114,9 @@ def append_lines(path: str | Path, lines: str) -> None:
     try:
         with open(path, "ab+", buffering=0) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            end = _end_of_lines(stream)
+            end, size = _end_of_lines(stream), stream.seek(0, os.SEEK_END)
             stream.seek(end)
-            rest = stream.read()
+            rest = stream.read(size - end)
             if _is_json(rest):
                 end, lines = end + len(rest), f"\n{lines}"
             stream.truncate(end)
