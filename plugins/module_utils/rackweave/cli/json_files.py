@@ -181,6 +181,8 @@ def _replace(named: str | Path, content: str) -> bool:
     try:
         with open(part, "wb") as file:
             file.write(_encoded(content))
+            file.flush()
+            os.fsync(file.fileno())  # after a power loss the name must not lead to an empty file
         _take_rights(part, path)
         os.replace(part, path)
     except OSError:
