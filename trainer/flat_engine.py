@@ -45,7 +45,7 @@ KEPT_SHARE = 0.95
 """Share of what a layer's backward pass needs that may be kept instead of computed again.
 
 Any share below 1 lets the compiler drop what elementwise kernels make (outputs of norms and of the activation function,
-6 of 19 values a token and hidden element of a GPT layer); much less would run matrix products again.
+6 of about 18 values a token and hidden element of a GPT layer); much less would run matrix products again.
 """
 LOSS_CHUNK = 4096
 """Tokens whose logits are made at once; large enough to fill a GPU, small enough to bound fp32 temporaries."""
