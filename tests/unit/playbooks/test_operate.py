@@ -17,6 +17,7 @@ import pytest
 from rackweave.run.batch import BatchSettings
 from rackweave.run.files import compose_run_files
 
+from tests.fixtures.slurm.stub import turn
 from tests.support.programs import path_with
 
 pytestmark = pytest.mark.multiprocess
@@ -160,9 +161,8 @@ def finish_job(directory, number):
     (attempt / "events.jsonl").write_text(json.dumps(step) + "\n")
     end = {"schema": "rackweave.end/1", "code": 0, "reason": "", "srun_code": 0, "requeued": False, "time": "t"}
     (attempt / "end.json").write_text(json.dumps(end))
-    state = json.loads((directory / "slurm.json").read_text())
-    state["jobs"][str(number)]["state"] = "COMPLETED"
-    (directory / "slurm.json").write_text(json.dumps(state))
+    with turn(directory / "slurm.json") as state:
+        state["jobs"][str(number)]["state"] = "COMPLETED"
 
 
 @pytest.mark.long
@@ -205,7 +205,7 @@ def test_the_command_submits_a_failed_run_again_and_sees_it_end(open_directory):
 
 def wait_for_submission(directory, operation):
     deadline = time.monotonic() + 240
-    while "2" not in json.loads((directory / "slurm.json").read_text() or "{}").get("jobs", {}):
+    while "2" not in json.loads((directory / "slurm.json").read_text())["jobs"]:
         assert operation.poll() is None, operation.stdout.read()
         assert time.monotonic() < deadline, "nothing was submitted"
         time.sleep(0.5)
