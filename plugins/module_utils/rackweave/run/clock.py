@@ -35,9 +35,12 @@ class Clock:
     _offset_s: float = 0.0
 
     def steady(self, text: str) -> str:
-        """Return a time in UTC that does not lie before those already seen; a text that is no time stays as it is.
+        """Return a time in UTC (ISO 8601, ``+00:00``) on a clock that is never set back; a text that is none as it is.
 
-        After a jump back time goes on from where it was. A jump forward cannot be told from waiting, and stays.
+        Where the file jumps back by more than `JITTER_S`, this record takes the latest time seen and those after it go
+        on from there; how long the jump itself took, nobody knows. A smaller step back is kept, since two threads may
+        write in another order than they timed. A jump forward cannot be told from waiting, and stays, up to the year
+        2200.
         """
         seconds = moment(text)
         if seconds is None:
@@ -47,7 +50,9 @@ class Clock:
             self.jumps_s.append(self._last_s - seconds)
             self._offset_s += self._last_s - seconds
             seconds = self._last_s
+        seconds = min(seconds, _LATEST_S)
         self._last_s = seconds if self._last_s is None else max(seconds, self._last_s)
-        if not self._offset_s and text.endswith(("+00:00", "Z")):
+        # One spelling, since times are compared as texts too: "00Z" would come after "00.5Z".
+        if not self._offset_s and text.endswith("+00:00"):
             return text
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

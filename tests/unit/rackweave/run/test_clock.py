@@ -50,3 +50,25 @@ def test_the_time_of_a_run_whose_clock_was_set_is_that_of_its_steps():
     progress = Progress("1.0")
     progress.add(parse_events("".join(json.dumps(event) + "\n" for event in events).encode()).events)
     assert time_spent([progress]).total_s == 1.0
+
+
+def test_a_clock_that_jumps_to_and_fro_leads_nowhere_beyond_the_years_that_are_times():
+    clock = Clock()
+    times = ["2199-01-01T00:00:00Z", "1970-01-02T00:00:00Z"] * 60
+    shown = [moment(clock.steady(text)) for text in times]
+    assert None not in shown
+    assert shown == sorted(shown)
+
+
+def test_times_of_one_clock_are_in_order_as_texts_too():
+    texts = ["2026-01-05T10:00:00Z", "2026-01-05T10:00:00.250+00:00", "2026-01-05T10:00:00.500Z"]
+    clock = Clock()
+    shown = [clock.steady(text) for text in texts]
+    assert shown == sorted(shown)
+    events = [
+        {"time": texts[0], "kind": "phase", "phase": "forward"},
+        {"time": texts[2], "kind": "step", "step": 1},
+    ]
+    progress = Progress("1.0")
+    progress.add(parse_events("".join(json.dumps(event) + "\n" for event in events).encode()).events)
+    assert progress.phase == "training"
