@@ -30,7 +30,7 @@ TASKS = [
 @pytest.fixture
 def rolled(tmp_path):
     """Return a function that runs the plays of rebuild.yml with other tasks, and returns the batches."""
-    plays = yaml.safe_load((ROOT / "playbooks/rebuild.yml").read_text())
+    plays = [play for play in yaml.safe_load((ROOT / "playbooks/rebuild.yml").read_text()) if "hosts" in play]
     for play in plays:
         play.pop("environment", None)
         play["tasks"] = TASKS if "serial" in play else []

@@ -1,4 +1,4 @@
-"""An inventory that is none, or lacks the groups, is an error and no play without hosts."""
+"""An inventory that is none, or lacks the groups, is an error in every playbook and no play without hosts."""
 
 import os
 import subprocess
@@ -6,27 +6,75 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
+PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yml"))
+GROUPS = ("slurm_controller", "gpu_nodes")
+# They need no group: one writes an inventory, one takes the lab away whatever is left of it.
+WITHOUT_GROUPS = {"init.yml", "lab_down.yml"}
+NO_GROUPS = "all: {hosts: {a: {}}}"
+NO_CONTROLLER = "all: {children: {gpu_nodes: {hosts: {n1: {}, n2: {}}}}}"
+NO_NODES = "all: {hosts: {a: {}}, children: {slurm_controller: {hosts: {ctl: {}}}}}"
 
 
-def validate(inventory):
-    command = [ANSIBLE, "-i", inventory, "playbooks/validate.yml"]
+def run(playbook, inventory, *words):
+    command = [ANSIBLE, "-i", inventory, f"playbooks/{playbook}.yml", *words]
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-@pytest.mark.parametrize("text", ["", "all: {hosts: {a: {}}}", "all: {children: {gpu_nodes: {}}}"])
+@pytest.mark.parametrize("text", ["", NO_GROUPS, "all: {children: {gpu_nodes: {}}}"])
 def test_an_inventory_without_the_groups_is_refused_with_how_many_hosts_they_have(tmp_path, text):
     (tmp_path / "hosts.yml").write_text(text)
-    code, output = validate(tmp_path)
+    code, output = run("validate", tmp_path)
     assert code == 2
     assert f"the inventory {tmp_path} needs one host in slurm_controller (it has 0)" in output
 
 
 def test_a_path_without_an_inventory_is_refused(tmp_path):
-    code, output = validate(tmp_path / "inventory/mien")
+    code, output = run("validate", tmp_path / "inventory/mien")
     assert code != 0
     assert "No inventory was parsed" in output
+
+
+# `--limit` may leave no host of the groups, or only some: it is the inventory that is asked.
+@pytest.mark.parametrize(
+    ("playbook", "text", "words", "nodes"),
+    [
+        ("plan", NO_GROUPS, (), (0, 0)),
+        ("provision", NO_CONTROLLER, ("--tags", "slurm"), (0, 2)),
+        ("rebuild", NO_CONTROLLER, ("--limit", "n2"), (0, 2)),
+        ("rebuild", NO_NODES, ("--limit", "a"), (1, 0)),
+    ],
+)
+def test_a_playbook_alone_refuses_it_too_and_runs_no_play_without_hosts(tmp_path, playbook, text, words, nodes):
+    (tmp_path / "hosts.yml").write_text(text)
+    code, output = run(playbook, tmp_path, *words)
+    counts = f"one host in slurm_controller (it has {nodes[0]}) and one at least in gpu_nodes (it has {nodes[1]})"
+    assert code == 2
+    assert f"the inventory {tmp_path} needs {counts}; inventory/README.md says" in output
+    assert "no hosts matched" not in output
+
+
+def test_an_empty_inventory_is_refused_though_a_limit_leaves_out_this_machine_too(tmp_path):
+    (tmp_path / "hosts.yml").write_text("")
+    code, output = run("rebuild", tmp_path, "--limit", "n2")
+    assert code != 0
+    assert f"the inventory {tmp_path} has no hosts; inventory/README.md says" in output
+    assert "no hosts matched" not in output
+
+
+def of_the_groups(entry):
+    return any(group in str(entry.get(key, "")) for group in GROUPS for key in ("hosts", "vars"))
+
+
+@pytest.mark.parametrize("path", PLAYBOOKS, ids=lambda path: path.name)
+def test_every_playbook_that_needs_the_groups_asks_for_them_first(path):
+    first, *others = yaml.safe_load(path.read_text())
+    imported = first.get("ansible.builtin.import_playbook", "")
+    needed = path.name != "groups.yml" and any(of_the_groups(entry) for entry in [first, *others])
+    assert (imported in ("groups.yml", "../site.yml")) == needed
+    assert needed or path.name in {*WITHOUT_GROUPS, "groups.yml"}

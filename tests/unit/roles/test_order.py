@@ -7,12 +7,17 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def plays_of_provision():
+    """Return the plays that provision.yml itself holds."""
+    entries = yaml.safe_load((ROOT / "playbooks/provision.yml").read_text())
+    return [entry for entry in entries if "hosts" in entry]
+
+
 def roles_of_nodes():
     """Return the roles that provision.yml runs whole on the nodes, in their order."""
-    plays = yaml.safe_load((ROOT / "playbooks/provision.yml").read_text())
     return [
         role["role"].rpartition(".")[2]
-        for play in plays
+        for play in plays_of_provision()
         if "gpu_nodes" in play["hosts"]
         for role in play.get("roles", [])
     ]
@@ -33,7 +38,7 @@ def test_what_leaves_idle_nodes_as_they_are_runs_before_slurm_starts():
 
 def test_a_system_without_data_is_refused_before_the_first_change():
     """The first role has data for more systems than the others: without this it would change what they then refuse."""
-    first = yaml.safe_load((ROOT / "playbooks/provision.yml").read_text())[0]
+    first = plays_of_provision()[0]
     called = [task["ansible.builtin.include_role"] for task in first["pre_tasks"]]
     assert [(it["name"].rpartition(".")[2], it["tasks_from"]) for it in called] == [("gpu_driver", "validate")]
     assert first["gather_facts"] is True
