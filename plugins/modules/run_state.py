@@ -11,6 +11,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.attempt import parse_job, sort_attempts
+from ..module_utils.rackweave.run.events import job_is_silent
 from ..module_utils.rackweave.run.slurm import SlurmJob, parse_sacct_job, parse_scontrol_job
 from ..module_utils.rackweave.watch.log_steps import step_records
 
@@ -27,8 +28,8 @@ options:
   offset: {description: Bytes of C(events.jsonl) that are known already., type: int, default: 0}
   max_bytes: {description: Most bytes of events to return., type: int, default: 1000000}
   known_step:
-    description: Newest step that is known; only for a program that writes no C(events.jsonl), whose steps are read
-      from the end of its logs.
+    description: Newest step that is known; only for a program that writes nothing into C(events.jsonl), whose steps are
+      read from the end of its logs.
     type: int
     default: -1
   ranks: {description: Whether results and phases of all ranks are read., type: bool, default: true}
@@ -79,6 +80,7 @@ SPEC = {
 }
 
 
+HEAD_BYTES = 65_536  # of the events; the first of a program that writes them come before any step
 LOG_TAIL_BYTES = 65_536  # of each rank's output; a step line is some hundred bytes
 
 
@@ -127,7 +129,16 @@ def read_events(path: Path, offset: int, max_bytes: int) -> dict:
     return {"events": complete.decode("utf-8", errors="replace"), "offset": end, "more": bool(complete) and end < size}
 
 
-def printed_steps(directory: Path, known_step: int) -> dict:
+def head(path: Path) -> bytes:
+    """Return the beginning of a file; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def printed_steps(directory: Path, known_step: int) -> str:
     """Return the steps that the logs of a foreign program report, as events of our own form."""
     newest: list[dict] = []
     for path in directory.glob("logs/*/*/std*.log"):
@@ -142,7 +153,7 @@ def printed_steps(directory: Path, known_step: int) -> dict:
         found = step_records(complete, known_step, changed.isoformat(timespec="milliseconds"))
         if found and (not newest or found[-1]["step"] > newest[-1]["step"]):
             newest = found
-    return {"events": "".join(json.dumps(record) + "\n" for record in newest), "offset": 0, "more": False}
+    return "".join(json.dumps(record) + "\n" for record in newest)
 
 
 def newest(attempts: tuple[str, ...], job_id: str) -> str:
@@ -154,8 +165,8 @@ def newest(attempts: tuple[str, ...], job_id: str) -> str:
 def read_attempt(directory: Path, params: dict) -> dict:
     events = directory / "events.jsonl"
     found = read_events(events, params["offset"], params["max_bytes"])
-    if params["ranks"] and params["max_bytes"] > 0 and not events.exists():
-        found = printed_steps(directory, params["known_step"])
+    if params["ranks"] and params["max_bytes"] > 0 and job_is_silent(head(events)):
+        found["events"] += printed_steps(directory, params["known_step"])
     exits = {path.parent.name: read_object(path) for path in directory.glob("logs/*/exit.json")}
     return {
         **found,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ..errors import DocumentError
 from ..report.run_page import RunReport, render_run_page
 from ..run.attempt import parse_end, parse_job, sort_attempts
-from ..run.events import EventBatch, parse_events
+from ..run.events import Event, job_is_silent, parse_events
 from ..run.outcome import judge_end
 from ..run.plan_file import parse_plan
 from ..run.progress import Progress
@@ -106,26 +106,21 @@ class Files:
             self.unread.append(str(error))
             return None
 
-    def events(self, path: Path) -> EventBatch | None:
-        """Return the events of a file, None where there is none or it cannot be read."""
-        content = self._bytes(path)
-        return None if content is None else parse_events(content)
-
-    def printed_steps(self, attempt: Path) -> EventBatch:
+    def printed_steps(self, attempt: Path) -> tuple[Event, ...]:
         """Return the steps that the logs of a program without events report: those of the rank that got furthest."""
         furthest: list[dict[str, Any]] = []
         for path in sorted(attempt.glob("logs/*/*/std*.log")):
-            content = self._bytes(path, LOG_TAIL_BYTES)
+            content = self.content(path, LOG_TAIL_BYTES)
             if content is None:
                 continue
             lines = content.decode("utf-8", errors="replace").splitlines()
             found = step_records(lines, -1, _changed(path))
             if found and (not furthest or found[-1]["step"] > furthest[-1]["step"]):
                 furthest = found
-        return parse_events("".join(json.dumps(record) + "\n" for record in furthest).encode())
+        return parse_events("".join(json.dumps(record) + "\n" for record in furthest).encode()).events
 
-    def _bytes(self, path: Path, most: int | None = None) -> bytes | None:
-        """Return a file, or its last ``most`` bytes."""
+    def content(self, path: Path, most: int | None = None) -> bytes | None:
+        """Return a file, or its last ``most`` bytes; None where it is absent or cannot be read."""
         try:
             with path.open("rb") as stream:
                 if most is not None:
@@ -156,9 +151,12 @@ def _names(directory: Path) -> list[str]:
 
 def _progress(files: Files, attempt: Path, target: int | None) -> Progress:
     progress = Progress(attempt.name, target)
-    batch = files.events(attempt / "events.jsonl") or files.printed_steps(attempt)
+    content = files.content(attempt / "events.jsonl") or b""
+    batch = parse_events(content)
     progress.add(batch.events)
     progress.unreadable_lines = batch.unreadable_lines
+    if job_is_silent(content):
+        progress.add(files.printed_steps(attempt))
     return progress
 
 

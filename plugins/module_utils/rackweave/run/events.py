@@ -23,6 +23,8 @@ PHASES = (
     "save",
     "evaluate",
 )
+# What the launcher's own check leaves before the program starts; see roles/training_job/files/inside.py.
+ENVIRONMENT = "environment"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ def parse_events(piece: bytes) -> EventBatch:
         else:
             events.append(event)
     return EventBatch(tuple(events), end, unreadable)
+
+
+def job_is_silent(piece: bytes) -> bool:
+    """Say whether a file, or its beginning, holds nothing of the program itself: not every program writes events."""
+    return all(event.kind == ENVIRONMENT for event in parse_events(piece).events)
 
 
 def parse_event(line: bytes) -> Event | None:

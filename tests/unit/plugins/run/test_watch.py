@@ -345,8 +345,14 @@ MEGATRON = (
 )
 
 
-def test_a_foreign_program_is_watched_from_its_logs_alone(watch, attempt, slurm):
-    """It writes no events, no phases and no results; torchrun's logs of its ranks are all there is."""
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_foreign_program_is_watched_from_its_logs_alone(watch, attempt, slurm, checked):
+    """It writes no events, no phases and no results; torchrun's logs of its ranks are all there is.
+
+    What the launcher's own check of the environment leaves among the events is not the program's.
+    """
+    if checked:
+        (attempt / "events.jsonl").write_text(event("environment", host="node-b", sentence="all arrived", findings=[]))
     log = attempt / "logs" / "node-a" / "3" / "stdout.log"
     log.parent.mkdir(parents=True)
     (attempt / "logs" / "node-b" / "0").mkdir(parents=True)

@@ -220,8 +220,14 @@ def test_an_attempt_that_left_nothing_says_where_to_look():
     assert "nobody watched its end" in page
 
 
-def test_the_steps_of_a_program_without_events_are_read_from_its_logs(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "events", [None, "", "torn", '{"time": "2026-01-05T09:59:59+00:00", "kind": "environment", "rank": 0}\n']
+)
+def test_the_steps_of_a_program_without_events_are_read_from_its_logs(tmp_path, capsys, events):
     logs = tmp_path / "demo/attempts/4.0/logs/gpu01.example.com"
+    logs.mkdir(parents=True)
+    if events is not None:
+        (tmp_path / "demo/attempts/4.0/events.jsonl").write_text(events)
     for rank, last in (("0", 3), ("3", 20)):
         (logs / rank).mkdir(parents=True)
         lines = (
