@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
 
 from ..errors import ProvisionError
+from .addresses import split_address
 
 _KEYS = ("http", "https", "no_proxy")
 # apt names a host that is asked without proxy in the key of a setting, where a colon or a star means something else.
@@ -47,10 +47,13 @@ def direct_hosts(settings: Mapping[str, object], uris: Iterable[str]) -> list[st
     Args:
         settings: as for :func:`proxy_environment`.
         uris: addresses of repositories; the host of each that an exception covers is in the result.
+
+    Raises:
+        ProvisionError: for an address that cannot be taken apart.
     """
     exceptions = _exceptions(settings)
     named = {name for name in exceptions if _HOST.fullmatch(name)}
-    mirrors = {urlsplit(str(uri)).hostname or "" for uri in uris}
+    mirrors = {split_address(str(uri), "a repository's address").hostname or "" for uri in uris}
     covered = {host for host in mirrors if any(_covers(name, host) for name in exceptions)}
     return sorted(host for host in named | covered if _HOST.fullmatch(host))
 
@@ -75,7 +78,7 @@ def _covers(name: str, host: str) -> bool:
 
 
 def _check(key: str, address: str) -> None:
-    parts = urlsplit(address)
+    parts = split_address(address, f"rackweave_proxy.{key}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ProvisionError(f"rackweave_proxy.{key} is no address such as http://proxy.example.org:3128")
     if parts.password is not None or parts.username is not None:

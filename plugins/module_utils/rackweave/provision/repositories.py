@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ..errors import ProvisionError
+from .addresses import split_address
 
 _KEYS = ("name", "uris", "suites", "components", "signed_by", "trusted", "gpgkey")
 # apt passes over a file with any other character in its name, and says so in one line of a notice at most.
@@ -74,6 +75,8 @@ def _check_entry(entry: Mapping[str, object], name: str, where: str, manager: st
     if not addresses or wrong:
         shown = f"; it has {', '.join(wrong)}" if wrong else ""
         raise ProvisionError(f"{where} needs uris such as https://mirror.example.org/debian{shown}")
+    for address in addresses:
+        split_address(address, f"{where}: an address in uris")
     if manager == "apt":
         _check_apt(entry, where)
     key = {"apt": "signed_by", "dnf": "gpgkey"}.get(manager)
