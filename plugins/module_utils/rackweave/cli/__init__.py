@@ -8,11 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any, BinaryIO, cast
 
 from ..errors import RackweaveError
 
 INTERRUPTED = 130  # as a shell reports a program that was ended by SIGINT
 CUT_OFF = 141  # and one that wrote to a reader which had gone (SIGPIPE)
+STANDARD_OUTPUT = "standard output"
 # One module per subcommand: it offers HELP, add_arguments(parser) and run(arguments) -> exit status.
 # They are imported only when called, so that each command starts fast and needs no more than it uses.
 COMMANDS = ("plan", "score", "calibrate", "nccl", "diagnose", "report", "operate")
@@ -20,29 +22,31 @@ COMMANDS = ("plan", "score", "calibrate", "nccl", "diagnose", "report", "operate
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; a user's error is one sentence on stderr and exit status 2."""
+    if argv is None:
+        _prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
         _parser().parse_args(words[:1])
         return 2
-    _spell_what_the_terminal_lacks()
     command = import_module(f".{words[0]}", __name__)
     subparser = argparse.ArgumentParser(prog=f"rackweave {words[0]}", description=command.HELP)
     command.add_arguments(subparser)
     arguments = subparser.parse_args(words[1:])
+    if sys.stdout is None:
+        return _refuse(words[0], f"there is no {STANDARD_OUTPUT}; send it to /dev/null if nobody reads it")
     status = CUT_OFF
     try:
         status = int(command.run(arguments))
         sys.stdout.flush()
     except RackweaveError as error:
         return _refuse(words[0], str(error))
-    except BrokenPipeError:
+    except OSError as error:
+        if error.filename == STANDARD_OUTPUT:
+            _leave_nothing_to_flush()
         # The reader (head, a pager) has seen enough. That is no verdict: an alarm stays one, and a command that was cut
         # off has found nothing good.
-        _leave_nothing_to_flush()
-    except OSError as error:
-        if error.filename is None:  # nothing was opened by name, so it is the output
-            _leave_nothing_to_flush()
-        return _refuse(words[0], f"{error.filename or 'standard output'}: {error.strerror or error}")
+        if not (isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT):
+            return _refuse(words[0], _sentence(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
@@ -66,10 +70,40 @@ def _refuse(command: str, sentence: str) -> int:
     return 2
 
 
-def _spell_what_the_terminal_lacks() -> None:
-    """Write characters that the locale has no code for as escapes, instead of ending with an error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+def _sentence(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename is not None else "a file or device failed: "
+    return where + (error.strerror or str(error))
+
+
+class _Output(io.FileIO):
+    """Standard output whose errors name it: those of a write or of a read name nothing, so nobody could tell them."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STANDARD_OUTPUT
+            raise
+
+
+def _prepare_streams() -> None:
+    """Set up the streams of a program: what cannot be written says where, and what has no code is an escape.
+
+    Characters that the locale has no code for are written as escapes, instead of ending with an error.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    plain = sys.stdout
+    if isinstance(plain, io.TextIOWrapper):
+        raw = _Output(plain.fileno(), "wb", closefd=False)
+        unbuffered = isinstance(plain.buffer, io.RawIOBase)  # PYTHONUNBUFFERED
+        sys.stdout = io.TextIOWrapper(
+            cast(BinaryIO, raw) if unbuffered else io.BufferedWriter(raw),
+            encoding=plain.encoding,
+            errors="backslashreplace",
+            line_buffering=plain.line_buffering,
+            write_through=plain.write_through,
+        )
 
 
 def _leave_nothing_to_flush() -> None:

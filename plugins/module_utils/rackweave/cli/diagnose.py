@@ -54,7 +54,7 @@ def _sources(paths: list[str]) -> Iterator[Source]:
         if path == "-":
             if sys.stdin is None:
                 raise ParseError("-: there is no standard input; pipe a log into it, or name a file")
-            yield Source("stdin", _chunks(sys.stdin.buffer))
+            yield Source("stdin", _standard_input())
         elif os.path.isdir(path):
             yield from _directory(path)
         elif os.path.exists(path):
@@ -102,6 +102,13 @@ def _file(path: str) -> Iterator[bytes]:
         raise ParseError(f"{path}: damaged gzip file: {error}") from error
     except OSError as error:
         raise ParseError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _standard_input() -> Iterator[bytes]:
+    try:
+        yield from _chunks(sys.stdin.buffer)
+    except OSError as error:
+        raise ParseError(f"-: standard input cannot be read: {error.strerror or error}") from error
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:

@@ -122,8 +122,8 @@ def test_the_page_of_before_stays_where_the_new_one_cannot_be_written(capsys, tm
     assert "report.html" in refused(capsys, "report", tmp_path / "demo", "--output", tmp_path / "no/report.html")
 
 
-def command(tail):
-    words = f"{sys.executable} -m rackweave {tail}"
+def command(tail, before=""):
+    words = f"{before}{sys.executable} -m rackweave {tail}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "plugins/module_utils")}
     return subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, check=False)
 
@@ -132,6 +132,49 @@ def test_an_output_that_is_full_is_one_sentence():
     found = command(f'nccl --nodes {NODES} --fabric <(echo \'{{"kind": "roce"}}\') > /dev/full')
     assert found.returncode == 2
     assert found.stderr == "rackweave nccl: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "PYTHONUNBUFFERED=1 "])
+def test_an_output_that_is_full_is_told_from_an_input_that_fails(tmp_path, unbuffered):
+    log = tmp_path / "log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    full = command(f"diagnose {log} > /dev/full", unbuffered)
+    assert (full.returncode, full.stderr) == (2, "rackweave diagnose: standard output: No space left on device\n")
+    # A file that opens and then cannot be read: its error names nothing.
+    bad = command("diagnose /proc/self/mem", unbuffered)
+    assert (bad.returncode, bad.stderr) == (
+        2,
+        "rackweave diagnose: /proc/self/mem: cannot be read: Input/output error\n",
+    )
+    bad = command("diagnose - 0> /dev/null", unbuffered)
+    assert (bad.returncode, bad.stderr.count("\n")) == (2, 1)
+    assert "-: standard input cannot be read" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(5, "Input/output error"), "a file or device failed: Input/output error"),
+        (OSError(5, "Input/output error", "x"), "x: Input/output error"),
+        (BrokenPipeError(32, "Broken pipe"), "a file or device failed: Broken pipe"),
+    ],
+)
+def test_an_error_of_unknown_origin_is_not_blamed_on_the_output(monkeypatch, capsys, error, sentence):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr("rackweave.cli.score.run", fail)
+    assert refused(capsys, "score", "--rows", "x") == f"rackweave score: {sentence}\n"
+
+
+def test_a_closed_output_is_one_sentence_and_a_closed_error_output_breaks_nothing(tmp_path):
+    attempt(tmp_path / "demo/attempts/7.0")
+    (tmp_path / "demo/job.json").write_text("[]")
+    closed = command(f"report {tmp_path / 'demo'} >&-")
+    assert (closed.returncode, closed.stderr.count("\n")) == (2, 1)
+    assert "there is no standard output" in closed.stderr
+    silent = command(f"report {tmp_path / 'demo'} 2>&-")
+    assert (silent.returncode, silent.stdout) == (0, f"{tmp_path / 'demo/report.html'}\n")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
