@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from .config import JobConfig
 from .errors import StopError
 
 STEP_KEYS = ("loss", "grad_norm", "lr", "tokens_per_second", "tokens_per_second_per_gpu", "mfu", "peak_memory_gib")
+NO_NUMBERS = ("loss", "grad_norm")
+"""Keys that a record holds as None where the value was NaN or infinite; JSON has no word for these."""
 
 
 class Exporter(Protocol):
@@ -57,7 +60,11 @@ class TensorBoard:
 
 
 class Prometheus:
-    """Gauges on a port of rank 0's host, labelled with the run."""
+    """Gauges on a port of rank 0's host, labelled with the run.
+
+    A loss or norm that is no number is shown as such. It lasts one step only, which may lie between two looks of the
+    reader, so such steps are counted as well.
+    """
 
     def __init__(self, port: int, run: str) -> None:
         library = _library("prometheus_client", "telemetry.prometheus_port", "prometheus-client")
@@ -67,7 +74,11 @@ class Prometheus:
             name: library.Gauge(f"rackweave_{name}", f"{name} of the last step", ["run"], registry=self._registry)
             for name in names
         }
+        self._not_finite = library.Counter(
+            "rackweave_steps_not_finite", "steps whose loss was no number", ["run"], registry=self._registry
+        )
         self._run = run
+        self._not_finite.labels(run)  # at 0 from the beginning: an increase needs a value before it
         try:
             self._server, _ = library.start_http_server(port, registry=self._registry)
         except OSError as error:
@@ -78,8 +89,13 @@ class Prometheus:
 
     def step(self, record: Mapping[str, Any]) -> None:
         for name, gauge in self._gauges.items():
-            if record.get(name) is not None:
-                gauge.labels(self._run).set(record[name])
+            value = record.get(name)
+            if value is None and name in NO_NUMBERS and name in record:
+                value = math.nan
+            if value is not None:
+                gauge.labels(self._run).set(value)
+        if record.get("loss", 0.0) is None:
+            self._not_finite.labels(self._run).inc()
 
     def evaluation(self, step: int, loss: float) -> None:
         self._gauges["validation_loss"].labels(self._run).set(loss)

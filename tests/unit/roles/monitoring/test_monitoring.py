@@ -5,12 +5,16 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
 import jinja2
 import pytest
 import yaml
+
+from tests.support.launch import free_port
+from trainer.exporters import STEP_KEYS, Prometheus
 
 ROOT = Path(__file__).parents[4]
 ROLE = ROOT / "roles" / "monitoring"
@@ -53,15 +57,80 @@ def names_in(expression):
 
 
 def exported():
-    """Return every metric that something exports: Slurm's collector and the trainer as they are, others as recorded."""
+    """Return every metric that something exports: what Slurm's collector and the trainer write, others as recorded."""
     text = collector().render(SINFO, SQUEUE, 1.0)
     ours = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
-    source = (ROOT / "trainer" / "exporters.py").read_text()
-    keys = re.search(r"STEP_KEYS = \(([^)]*)\)", source).group(1)
-    more = re.search(r'names = \("step", \*STEP_KEYS, ([^)]*)\)', source).group(1)
-    trainer = {f"rackweave_{name}" for name in ["step", *re.findall(r'"(\w+)"', keys + more)]}
+    trainer = set(
+        re.findall(r"^(rackweave_\w+)\{", trainer_says([good_step(), {**good_step(), "loss": None}]), re.MULTILINE)
+    )
     lines = [line for path in FIXTURES.glob("*.txt") for line in path.read_text().splitlines()]
     return ours | trainer | {line for line in lines if line and not line.startswith("#")} | {"up"}
+
+
+def good_step():
+    """The record of a step, as the training loop hands it to exporters."""
+    return {"step": 7, "step_time_s": 1.5, **dict.fromkeys(STEP_KEYS, 2.0)}
+
+
+def trainer_says(records, validation_loss=2.5):
+    """Return the page that the trainer's own exporter serves after these steps."""
+    port = free_port()
+    exporter = Prometheus(port, "demo")
+    try:
+        for record in records:
+            exporter.step(record)
+        exporter.evaluation(7, validation_loss)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            return answer.read().decode()
+    finally:
+        exporter.close()
+
+
+def value_of(page, name):
+    return re.search(rf'^{name}\{{run="demo"\}} (\S+)$', page, re.MULTILINE).group(1)
+
+
+@needs_promtool
+def test_a_loss_that_is_no_number_raises_the_alert_through_the_trainers_exporter(tmp_path):
+    """What the exporter serves before and after such a step, and after good ones again, is what the rule is given."""
+    bad = {**good_step(), "loss": None, "grad_norm": None}
+    pages = [
+        trainer_says([good_step()]),
+        trainer_says([good_step(), bad]),
+        trainer_says([good_step(), bad, good_step()]),
+    ]
+    assert [value_of(page, "rackweave_loss") for page in pages] == ["2.0", "NaN", "2.0"]
+    assert value_of(pages[1], "rackweave_grad_norm") == "NaN"
+    (rule,) = [rule for rule in rules() if rule["alert"] == "LossNotFinite"]
+    (name,) = names_in(rule["expr"])
+    values = [float(value_of(page, name)) for page in pages]
+    alert = {"exp_labels": {"severity": "critical", "run": "demo"}, "exp_annotations": {}}
+    alert["exp_annotations"]["summary"] = rule["annotations"]["summary"].replace("{{ $labels.run }}", "demo")
+    case = {
+        "interval": "5s",
+        "input_series": [{"series": f'{name}{{run="demo"}}', "values": f"{values[0]}x9 {values[1]} {values[2]}x9"}],
+        "alert_rule_test": [
+            {"eval_time": "40s", "alertname": "LossNotFinite"},
+            {"eval_time": "80s", "alertname": "LossNotFinite", "exp_alerts": [alert]},
+        ],
+    }
+    (tmp_path / "case.yml").write_text(
+        json.dumps({"rule_files": ["rackweave.rules.yml"], "evaluation_interval": "5s", "tests": [case]})
+    )
+    run_rules(tmp_path, "case.yml")
+
+
+def run_rules(directory, *cases):
+    """Run promtool on the role's rules and cases in a directory."""
+    shutil.copy(ROLE / "files" / "rackweave.rules.yml", directory)
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", *cases], cwd=directory, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_figure_that_nobody_knows_is_not_exported():
+    assert "rackweave_mfu{" not in trainer_says([{**good_step(), "mfu": None}])
 
 
 def test_slurms_answers_become_metrics():
@@ -98,12 +167,8 @@ def test_the_collector_keeps_the_last_answer_when_slurm_is_silent(tmp_path, monk
 
 @needs_promtool
 def test_every_alert_fires_where_it_must_and_only_there(tmp_path):
-    for path in (ROLE / "files" / "rackweave.rules.yml", Path(__file__).with_name("rules_test.yml")):
-        shutil.copy(path, tmp_path)
-    done = subprocess.run(
-        [PROMTOOL, "test", "rules", "rules_test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.copy(Path(__file__).with_name("rules_test.yml"), tmp_path)
+    run_rules(tmp_path, "rules_test.yml")
 
 
 def test_every_alert_is_tested_both_ways():
