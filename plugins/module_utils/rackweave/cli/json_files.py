@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import DocumentError
+
+# What is being written beside its place, by us alone: whoever reads a directory passes hidden names over.
+_PART = re.compile(r"\..+\.[0-9a-f]{8}\.rackweave-part")
 
 
 class WriteError(DocumentError):
@@ -69,8 +75,9 @@ def write_files(directory: str, contents: Mapping[str, str]) -> None:
         WriteError: if one cannot be written.
     """
     make_directory(directory)
-    for name, content in contents.items():
-        replace_file(os.path.join(directory, name), content)
+    with _writing_in(directory):
+        for name, content in contents.items():
+            _replace_or_say(os.path.join(directory, name), content)
 
 
 def make_directory(path: str | Path) -> None:
@@ -94,10 +101,8 @@ def replace_file(path: str | Path, content: str) -> bool:
     Raises:
         WriteError: if it cannot be written.
     """
-    try:
-        return _replace(path, content)
-    except OSError as error:
-        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
+    with _writing_in(os.path.dirname(os.path.realpath(path))):
+        return _replace_or_say(path, content)
 
 
 def append_lines(path: str | Path, lines: str) -> None:
@@ -168,6 +173,47 @@ def _holds(path: str, content: str) -> bool:
         return file.read() == _encoded(content)
 
 
+@contextmanager
+def _writing_in(directory: str) -> Iterator[None]:
+    """Be one of those who write into a directory; what a writer left that was killed is removed first.
+
+    Writers share a lock on the directory, which the kernel takes back from one that dies. So whoever gets it alone
+    knows that no part there is being written. Where a file system has no such lock (NFS), parts stay; they do no harm.
+    """
+    if os.name != "posix":  # a system that plans, without locks
+        yield
+        return
+    import fcntl
+
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:  # writing will say why, if that cannot be either
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_parts(directory)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_parts(directory: str) -> None:
+    for name in os.listdir(directory):
+        if _PART.fullmatch(name):
+            os.unlink(os.path.join(directory, name))
+
+
+def _replace_or_say(path: str | Path, content: str) -> bool:
+    try:
+        return _replace(path, content)
+    except OSError as error:
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
 def _replace(named: str | Path, content: str) -> bool:
     # By its own name: the target of /dev/stdout, if that is a pipe, has none.
     if os.path.exists(named) and not os.path.isfile(named):
@@ -177,9 +223,10 @@ def _replace(named: str | Path, content: str) -> bool:
     path = os.path.realpath(named)
     if _holds(path, content):
         return False
-    part = f"{path}.{os.getpid()}.new"
+    directory, name = os.path.split(path)
+    part = os.path.join(directory, f".{name[:40]}.{secrets.token_hex(4)}.rackweave-part")
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:
             file.write(_encoded(content))
             file.flush()
             os.fsync(file.fileno())  # after a power loss the name must not lead to an empty file

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,56 @@ def test_what_cannot_be_written_leaves_the_old_text_and_nothing_else(tmp_path):
         replace_file(path, "x" * 5000)
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["page.html"]
+
+
+def killed_while_writing(path):
+    """Leave what a writer leaves that is killed before its file stands in its place."""
+    words = (
+        "import os, signal, sys; from rackweave.cli.json_files import replace_file; "
+        "os.fsync = lambda number: os.kill(os.getpid(), signal.SIGKILL); replace_file(sys.argv[1], 'half')"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert (
+        subprocess.run([sys.executable, "-c", words, path], env=environment, check=False).returncode == -signal.SIGKILL
+    )
+
+
+def parts(directory):
+    return [path.name for path in directory.iterdir() if path.name.endswith(".rackweave-part")]
+
+
+def test_the_next_writer_removes_what_one_left_that_was_killed(tmp_path):
+    (tmp_path / "a.json").write_text("old")
+    killed_while_writing(tmp_path / "a.json")
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert len(parts(tmp_path)) == 1
+    assert parts(tmp_path)[0].startswith(".")  # nobody takes it for a document
+    write_files(str(tmp_path), {"b.json": "new"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
+def test_a_writer_leaves_alone_what_another_one_is_writing(tmp_path, monkeypatch):
+    killed_while_writing(tmp_path / "a.json")
+    waits, may_go_on, to_disk = threading.Event(), threading.Event(), os.fsync
+
+    def slow(number):
+        waits.set()
+        assert may_go_on.wait(120)
+        to_disk(number)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    first = threading.Thread(target=replace_file, args=(tmp_path / "a.json", "first"))
+    first.start()
+    assert waits.wait(120)
+    monkeypatch.setattr(os, "fsync", to_disk)
+    assert len(parts(tmp_path)) == 1  # that of the killed one is gone
+    replace_file(tmp_path / "a.json", "second")
+    replace_file(tmp_path / "b.json", "second")
+    assert len(parts(tmp_path)) == 1
+    may_go_on.set()
+    first.join()
+    assert (tmp_path / "a.json").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
 
 
 def test_a_file_behind_a_link_is_replaced_and_the_link_stays(tmp_path):
