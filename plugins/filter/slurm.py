@@ -12,10 +12,10 @@ from ..module_utils.rackweave.slurm.accounting import slurmdbd_conf as conf_text
 from ..module_utils.rackweave.slurm.cgroup import cgroup_complaint, parse_cgroup_facts
 from ..module_utils.rackweave.slurm.config import SlurmSite, check_site
 from ..module_utils.rackweave.slurm.hostlist import compress
-from ..module_utils.rackweave.slurm.munge import KeyState, decide_key, decode_key
+from ..module_utils.rackweave.slurm.munge import KeyState, decide_key, decode_key, nodes_to_ask
 
 
-def munge_key_decision(states, controller, given="", rotate_ok=False):
+def munge_key_decision(states, controller, given="", rotate_ok=False, asked=()):
     """Return ``{action, host, reason}``: where the cluster's munge key comes from.
 
     Args:
@@ -23,14 +23,31 @@ def munge_key_decision(states, controller, given="", rotate_ok=False):
         controller: host of slurmctld.
         given: key of the inventory in base64, or empty.
         rotate_ok: consent to change a key in use.
+        asked: results of a loop of ``munge_key`` over nodes outside of the run, unreachable ones included.
     """
+    answers = {answer["item"]: answer for answer in asked if not answer.get("skipped")}
+    silent = sorted(host for host, answer in answers.items() if answer.get("unreachable") or answer.get("failed"))
+    answered = {host: answer for host, answer in answers.items() if host not in silent}
     try:
         checksum = hashlib.sha256(decode_key(str(given))).hexdigest() if given else None
-        known = {host: KeyState(state.get("checksum"), bool(state.get("in_use"))) for host, state in states.items()}
-        decision = decide_key(known, controller, checksum, rotate_ok)
+        decision = decide_key(_key_states({**answered, **states}), controller, checksum, rotate_ok, silent)
     except RackweaveError as exc:
         raise AnsibleFilterError(str(exc)) from exc
     return {"action": decision.action, "host": decision.host, "reason": decision.reason}
+
+
+def munge_nodes_to_ask(states, nodes):
+    """Return the nodes outside of a run that must be asked whether they use a munge key.
+
+    Args:
+        states: host to the result of the module ``munge_key``, of the controller and of the hosts of the run.
+        nodes: all nodes of the cluster.
+    """
+    return nodes_to_ask(_key_states(states), nodes)
+
+
+def _key_states(states):
+    return {host: KeyState(state.get("checksum"), bool(state.get("in_use"))) for host, state in states.items()}
 
 
 def munge_key_complaint(key):
@@ -107,6 +124,7 @@ class FilterModule:
         return {
             "munge_key_complaint": munge_key_complaint,
             "munge_key_decision": munge_key_decision,
+            "munge_nodes_to_ask": munge_nodes_to_ask,
             "slurm_cgroup_complaint": slurm_cgroup_complaint,
             "slurm_database_statements": slurm_database_statements,
             "slurm_hostlist": compress,

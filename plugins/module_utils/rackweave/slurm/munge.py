@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RackweaveError
 
 MINIMUM_KEY_BYTES = 32  # munged(8): a shorter key is refused
 MAXIMUM_KEY_BYTES = 1024
+# Nodes outside of a run that are asked for the cluster's key. One that answers is enough; a dead one costs a time-out.
+MOST_ASKED = 8
 PLACEHOLDERS = ("changeme", "change-me", "change_me", "replace", "example", "placeholder", "secret", "todo")
 
 
@@ -35,19 +37,42 @@ class KeyDecision:
     reason: str
 
 
+def nodes_to_ask(states: Mapping[str, KeyState], nodes: Sequence[str]) -> list[str]:
+    """Return the nodes outside of a run that must be asked whether they use a key; none where the run's own hosts tell.
+
+    A controller that was installed anew knows nothing of the key its cluster goes on using, and in a run limited to it
+    no other host would say so. At most :data:`MOST_ASKED`, spread over the list: one dead rack is not all of them.
+
+    Args:
+        states: of the controller and of every node of this run.
+        nodes: all nodes of the cluster.
+    """
+    if any(state.in_use and state.checksum for state in states.values()):
+        return []
+    outside = [node for node in nodes if node not in states]
+    step = -(-len(outside) // MOST_ASKED) or 1
+    return outside[::step]
+
+
 def decide_key(
-    states: Mapping[str, KeyState], controller: str, given_checksum: str | None, rotate_ok: bool
+    states: Mapping[str, KeyState],
+    controller: str,
+    given_checksum: str | None,
+    rotate_ok: bool,
+    silent: Sequence[str] = (),
 ) -> KeyDecision:
     """Return where the cluster's key comes from.
 
     Args:
-        states: of the controller and of every node of this run.
+        states: of the controller, of every node of this run, and of the nodes outside that were asked and answered.
         controller: name of the Slurm controller; it must be among `states`.
         given_checksum: SHA-256 of a key from the inventory, if there is one.
         rotate_ok: consent to change a key that running daemons use.
+        silent: nodes outside of this run that were asked and gave no answer.
 
     Raises:
-        SlurmError: if daemons run with different keys, or with another key than the given one, without consent.
+        SlurmError: if daemons run with different keys, or with another key than the given one, without consent; or if
+            no daemon is known to run and more nodes gave no answer than are known, so that they may use another key.
     """
     used: dict[str, list[str]] = {}
     for host, state in sorted(states.items()):
@@ -63,6 +88,12 @@ def decide_key(
         return KeyDecision("given", controller, "slurm_munge_key of the inventory")
     if used:
         return _key_in_use(used, controller, rotate_ok)
+    if len(silent) > len(set(states) - {controller}) and not rotate_ok:
+        raise SlurmError(
+            f"no Slurm daemon runs on the controller {controller}, so nodes may use another munge key than its own, and "
+            f"{', '.join(silent)} gave no answer: add a node that answers to the run, name the cluster's key in "
+            "slurm_munge_key, or set slurm_munge_rotate_ok to go on without asking"
+        )
     if states[controller].checksum:
         return KeyDecision("read", controller, "the controller has it")
     owners = sorted(host for host, state in states.items() if state.checksum)

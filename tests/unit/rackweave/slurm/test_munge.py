@@ -1,7 +1,7 @@
 import base64
 
 import pytest
-from rackweave.slurm.munge import KeyState, SlurmError, decide_key, decode_key
+from rackweave.slurm.munge import KeyState, SlurmError, decide_key, decode_key, nodes_to_ask
 
 NONE = KeyState(None, False)
 
@@ -68,3 +68,41 @@ def test_a_key_is_decoded_once_line_breaks_or_not():
     key = bytes(range(128))
     encoded = base64.encodebytes(key).decode()
     assert decode_key(encoded) == key
+
+
+NODES = [f"gpu{number:02d}" for number in range(1, 101)]
+
+
+def test_a_controller_installed_anew_takes_the_key_of_a_node_outside_of_its_run():
+    states = {"ctl": KeyState("package", False), "gpu07": KeyState("used", True)}
+    decision = decide_key(states, "ctl", None, rotate_ok=False, silent=["gpu08", "gpu09"])
+    assert (decision.action, decision.host) == ("read", "gpu07")
+
+
+@pytest.mark.parametrize("controller", [NONE, KeyState("package", False)])
+def test_a_controller_whose_nodes_give_no_answer_is_given_no_key_without_consent(controller):
+    with pytest.raises(SlurmError, match=r"gpu01, gpu02 gave no answer.*slurm_munge_key"):
+        decide_key({"ctl": controller}, "ctl", None, rotate_ok=False, silent=["gpu01", "gpu02"])
+    assert decide_key({"ctl": controller}, "ctl", None, rotate_ok=True, silent=["gpu01"]).host == "ctl"
+    assert decide_key({"ctl": controller}, "ctl", "given", rotate_ok=False, silent=["gpu01"]).action == "given"
+
+
+def test_a_new_cluster_with_a_dead_node_gets_its_key():
+    states = {"ctl": NONE, "gpu01": NONE, "gpu02": NONE}
+    assert decide_key(states, "ctl", None, rotate_ok=False, silent=["gpu03"]).action == "generate"
+
+
+def test_nodes_outside_are_asked_only_where_no_host_of_the_run_uses_a_key():
+    assert nodes_to_ask({"ctl": KeyState("a", True)}, NODES) == []
+    assert nodes_to_ask({"ctl": KeyState("b", False), "gpu01": KeyState("a", True)}, NODES) == []
+    assert nodes_to_ask({"ctl": KeyState("b", False), "gpu01": NONE}, NODES[:3]) == ["gpu02", "gpu03"]
+
+
+def test_a_daemon_without_a_key_does_not_count_as_one_that_uses_it():
+    assert nodes_to_ask({"ctl": KeyState(None, True)}, NODES[:2]) == ["gpu01", "gpu02"]
+
+
+def test_few_of_many_nodes_are_asked_and_not_neighbours_only():
+    asked = nodes_to_ask({"ctl": NONE}, NODES)
+    assert len(asked) == 8
+    assert asked[-1] > "gpu80"
