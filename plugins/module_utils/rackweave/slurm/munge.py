@@ -90,7 +90,7 @@ def decide_key(
         return _key_in_use(used, controller, rotate_ok)
     if len(silent) > len(set(states) - {controller}) and not rotate_ok:
         raise SlurmError(
-            f"no Slurm daemon runs on the controller {controller}, so nodes may use another munge key than its own, and "
+            f"no Slurm daemon runs on the controller {controller}, so nodes may use another munge key than its, and "
             f"{', '.join(silent)} gave no answer: add a node that answers to the run, name the cluster's key in "
             "slurm_munge_key, or set slurm_munge_rotate_ok to go on without asking"
         )
