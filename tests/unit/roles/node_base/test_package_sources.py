@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -59,6 +60,25 @@ def test_the_proxy_of_dnf_comes_and_goes_check_mode_foresees_it_and_one_of_the_s
         (False, ours),
         (True, none),
     ]
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_repositories_are_judged_by_the_package_manager_of_each_host_whichever_comes_first(tmp_path, first):
+    include = {"name": "rackweave.cluster.node_base", "tasks_from": "validate"}
+    tasks = [{"ansible.builtin.include_role": include}]
+    # dnf takes the entry, apt needs a suite: only the host of apt is refused.
+    entry = {"name": "site", "uris": "https://mirror.example.org/el9", "gpgkey": "https://mirror.example.org/key"}
+    hosts = {"a": {"__node_base_manager": "dnf"}, "b": {"__node_base_manager": "apt"}}
+    inventory = {name: hosts[name] for name in (first, *sorted(hosts.keys() - {first}))}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": inventory}}, sort_keys=False))
+    done = play(
+        tmp_path,
+        [{"hosts": "all", "gather_facts": False, "tasks": tasks}],
+        "-i", str(tmp_path / "hosts.yml"),
+        node_base_repositories=[entry], ansible_facts={"service_mgr": "systemd"},
+    )  # fmt: skip
+    assert "node_base_repositories: entry 1 (site) needs suites" in done.stdout, done.stdout + done.stderr
+    assert ("fatal: [a]" in done.stdout, "fatal: [b]" in done.stdout) == (False, True)
 
 
 def test_a_repository_in_two_lists_is_one_text_for_dnf_whichever_role_writes_it():
