@@ -165,30 +165,58 @@ def _plan(one: Ended, decision: Decision, ledger: Ledger, setting: Setting, last
         ledger = ledger.blame(named_hosts(verdict), one.evidence, verdict.diagnosis_class, setting.time_s)
     leaving = tuple(dict.fromkeys((*decision.exclude, *decision.drain)))
     comes_back = one.requeued and setting.job_is_alive
-    # A job that comes back by itself keeps its nodes: with one of them drained it would wait for ever, and where
-    # suspicion is enough to leave a node, it must not get it again. That alone stops a job only with consent.
-    leaves = setting.leave_suspected and setting.switches.stop_own_job and decision.action == RETRY_ELSEWHERE
-    moved = comes_back and bool(decision.drain or (leaves and decision.exclude))
-    resubmit = last and decision.requeue and (not comes_back or moved)
-    stuck = last and not decision.requeue and decision.action != OBSERVE
+    moved = comes_back and _must_move(decision, setting)
+    waits = last and moved and not setting.switches.stop_own_job
+    resubmit = last and decision.requeue and (not comes_back or moved) and not waits
+    stuck = last and decision.action != OBSERVE and (not decision.requeue or waits)
+    kept = last and comes_back and not setting.switches.stop_own_job
+    newest_taken = kept and not moved and decision.checkpoints_back > 0
     return Plan(
         action=decision.action,
-        why=decision.reason,
+        why=decision.reason + _in_spite(one, decision, waits, newest_taken),
         drain={node: _reason(one) for node in decision.drain},
         wanted_drain=decision.wanted_drain,
         repair=decision.repair,
         leave=leaving,
         suspected=() if decision.action == DRAIN else tuple(h for h in leaving if h not in decision.drain),
-        checkpoints_back=decision.checkpoints_back,
+        checkpoints_back=decision.checkpoints_back if resubmit else 0,
         stop_job=last and comes_back and setting.switches.stop_own_job and (moved or stuck),
         resubmit=resubmit,
         stuck=stuck,
-        notify=decision.notify or stuck,
+        notify=decision.notify or stuck or newest_taken,
         frozen=decision.frozen,
         evidence=one.evidence,
         diagnosis_class=verdict.diagnosis_class,
         ledger=ledger,
     )
+
+
+def _must_move(decision: Decision, setting: Setting) -> bool:
+    """Whether a job that starts again by itself must not do so where, and from what, it would.
+
+    It keeps its nodes: with one of them drained it would wait for ever. It takes its newest checkpoint, and where
+    suspicion is enough to leave a node, it gets that node again. These two alone stop a job only with consent.
+    """
+    leaves = setting.leave_suspected and decision.action == RETRY_ELSEWHERE and bool(decision.exclude)
+    goes_back = decision.checkpoints_back > 0 and decision.requeue
+    return bool(decision.drain) or (setting.switches.stop_own_job and (leaves or goes_back))
+
+
+def _in_spite(one: Ended, decision: Decision, waits: bool, newest_taken: bool) -> str:
+    """What a missing consent leaves undone, as the end of a sentence."""
+    job_id = one.document["job_id"]
+    if waits:
+        nodes = ", ".join(decision.drain)
+        return (
+            f"; but job {job_id} started again by itself and would wait for {nodes}, drained now, for ever, and "
+            f"training_job_stop_ok is off: cancel it (scancel {job_id}), then plan and launch the run without {nodes}"
+        )
+    if newest_taken:
+        return (
+            f"; but job {job_id} started again by itself, from its newest checkpoint, and training_job_stop_ok is off: "
+            "to go back one, cancel it, rename that checkpoint and launch the run again"
+        )
+    return ""
 
 
 def _reason(one: Ended) -> str:
@@ -205,7 +233,7 @@ def _decision_line(one: Ended, plan: Plan, decision: Decision, setting: Setting)
         setting.time_s,
         setting.run,
         "decision",
-        decision.reason,
+        plan.why,
         evidence=one.evidence,
         job_id=one.document["job_id"],
         diagnosis_class=plan.diagnosis_class,
@@ -221,7 +249,7 @@ def _decision_line(one: Ended, plan: Plan, decision: Decision, setting: Setting)
         leave=list(plan.leave),
         suspected=list(plan.suspected),
         repair=list(decision.repair),
-        checkpoints_back=decision.checkpoints_back,
+        checkpoints_back=plan.checkpoints_back,
         frozen=decision.frozen,
         stuck=plan.stuck,
         dry_run=setting.dry_run,

@@ -97,6 +97,34 @@ def test_a_job_that_would_wait_for_its_drained_node_is_stopped_and_moved():
     assert (plan.stop_job, plan.resubmit) == (True, True)
 
 
+def test_a_job_that_waits_for_its_drained_node_and_must_not_be_stopped_calls_a_person():
+    switches = Switches(stop_own_job=False, requeue_own_job=True, drain_nodes=True)
+    plan = recover([ended(requeued=True)], Journal(), Ledger(), setting(job_is_alive=True, switches=switches))
+    assert (list(plan.drain), plan.stop_job, plan.resubmit) == (["n1"], False, False)
+    assert (plan.stuck, plan.notify) == (True, True)
+    assert "training_job_stop_ok is off: cancel it (scancel 12)" in plan.why
+    assert remember(plan).unfinished() is None  # an operator that starts later must not submit beside the live job
+    # Where the job is over, nothing needs to be stopped.
+    over = recover([ended(requeued=False)], Journal(), Ledger(), setting(switches=switches))
+    assert (over.resubmit, over.stuck) == (True, False)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, rule in RULES.items() if rule.checkpoints_back))
+@pytest.mark.parametrize(
+    ("stop_ok", "comes_back", "moved"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_going_back_a_checkpoint_is_done_or_said_not_to_be(name, stop_ok, comes_back, moved):
+    switches = Switches(stop_own_job=stop_ok, requeue_own_job=True)
+    one = [ended(name, requeued=comes_back)]
+    plan = recover(one, Journal(), Ledger(), setting(job_is_alive=comes_back, switches=switches))
+    goes_back = moved or not comes_back
+    assert (plan.stop_job, plan.resubmit, plan.stuck) == (moved, goes_back, False)
+    entry = json.loads(plan.lines[0])
+    assert (plan.checkpoints_back, entry["checkpoints_back"]) == (int(goes_back), int(goes_back))
+    assert ("from its newest checkpoint, and training_job_stop_ok is off" in entry["why"]) is not goes_back
+    assert plan.notify or goes_back
+
+
 @pytest.mark.parametrize(
     ("changes", "moved"),
     [({}, False), ({"leave_suspected": True}, True), ({"leave_suspected": True, "switches": OFF}, False)],
