@@ -21,6 +21,7 @@ from ..module_utils.rackweave.provision import (
     runtime,
     storage,
     transactions,
+    units,
     users,
     versions,
 )
@@ -104,6 +105,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sysctl_differences": kernel.sysctl_differences,
     "size_bytes": kernel.size_bytes,
     "base_reboot_reasons": kernel.base_reboot_reasons,
+    "unit_setting": units.unit_setting,
+    "unit_quoted": units.unit_quoted,
+    "unit_command": units.unit_command,
     "proxy_environment": proxy.proxy_environment,
     "proxy_direct_hosts": proxy.direct_hosts,
     "in_container": gate.is_container,

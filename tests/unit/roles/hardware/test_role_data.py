@@ -6,6 +6,7 @@ from pathlib import Path
 import jinja2
 import pytest
 import yaml
+from rackweave.provision.units import unit_command
 
 ROOT = Path(__file__).resolve().parents[4]
 HARDWARE = ("rdma_fabric", "gpu_driver", "container_runtime", "shared_storage", "monitoring")
@@ -39,6 +40,7 @@ def render(path, **variables):
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["comment"] = lambda text: f"# {text}"
     environment.filters["rackweave.cluster.gpu_count"] = lambda facts: facts["count"]
+    environment.filters["rackweave.cluster.unit_command"] = unit_command
     environment.filters["flatten"] = lambda rows: [x for row in rows for x in (row if isinstance(row, list) else [row])]
     environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
     text = (ROOT / path).read_text(encoding="utf-8")

@@ -11,27 +11,38 @@ import jinja2
 import pytest
 import yaml
 from rackweave.cli import operate
+from rackweave.provision import units
 from rackweave.watch.operation import DONE, GAVE_UP, STUCK
 
 ROLE = Path(__file__).parents[4] / "roles" / "operator"
 USAGE = 2  # status of the command for a user's error
 
 
-@pytest.fixture
-def unit(tmp_path):
+def rendered(checkout):
+    """Return the unit as the role renders it for a checkout."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     environment.filters["comment"] = lambda text: f"# {text}"
-    text = environment.from_string((ROLE / "templates" / "operate.service.j2").read_text()).render(
-        ansible_managed="managed",
-        training_job_run="demo",
-        operator_service_user="root",
-        operator_environment_file="/etc/rackweave/operate.env",
-        rackweave_checkout="/srv/rackweave",
-        ansible_playbook_python="/usr/bin/python3",
-        __operator_inventory="/srv/rackweave/inventory/prod",
-    )
+    for name in ("unit_setting", "unit_quoted", "unit_command"):
+        environment.filters[f"rackweave.cluster.{name}"] = getattr(units, name)
+    values = {
+        "ansible_managed": "managed",
+        "training_job_run": "demo",
+        "operator_service_user": "root",
+        "operator_environment_file": "/etc/rackweave/operate.env",
+        "rackweave_checkout": checkout,
+        "ansible_playbook_python": "/usr/bin/python3",
+        "__operator_inventory": f"{checkout}/inventory/prod",
+    }
+    words = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())["__operator_command"]
+    command = [environment.from_string(word).render(values) for word in words]
+    template = environment.from_string((ROLE / "templates" / "operate.service.j2").read_text())
+    return template.render(**values, __operator_command=command)
+
+
+@pytest.fixture
+def unit(tmp_path):
     path = tmp_path / "rackweave-operate-demo.service"
-    path.write_text(text)
+    path.write_text(rendered("/srv/rackweave"))
     return path
 
 
@@ -49,6 +60,15 @@ def test_its_command_is_one_that_we_have(unit):
     operate.add_arguments(parser)
     given = parser.parse_args(words[4:])
     assert (given.run_name, str(given.inventory)) == ("demo", "/srv/rackweave/inventory/prod")
+
+
+def test_a_checkout_with_a_blank_and_a_percent_sign_is_found_by_the_service(tmp_path):
+    path = tmp_path / "unit"
+    path.write_text(rendered("/srv/100% ours"))
+    settings = service(path)
+    assert settings["WorkingDirectory"] == "/srv/100%% ours"
+    assert settings["Environment"] == '"PYTHONPATH=/srv/100%% ours/plugins/module_utils" PYTHONUNBUFFERED=1'
+    assert settings["ExecStart"].endswith(' --inventory "/srv/100%% ours/inventory/prod"')
 
 
 def test_systemd_tries_again_only_what_another_try_can_help(unit):
