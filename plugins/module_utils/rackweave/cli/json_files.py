@@ -22,17 +22,22 @@ class WriteError(DocumentError):
     """A file or directory that cannot be written: a full disk, a wrong path, a missing right."""
 
 
+class ReadError(DocumentError):
+    """A file that cannot be opened or read: a failing disk, a missing right, a wrong path."""
+
+
 def read_text(path: str | Path, newline: str | None = None) -> str:
     """Return the text of a file; ``newline`` as `open` takes it.
 
     Raises:
-        DocumentError: if it is not readable or not UTF-8.
+        ReadError: if it is not readable.
+        DocumentError: if it is not UTF-8.
     """
     try:
         with open(path, encoding="utf-8", newline=newline) as file:
             return file.read()
     except OSError as error:
-        raise DocumentError(f"{path}: {error.strerror or error}") from error
+        raise ReadError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"{path}: no UTF-8 text (byte {error.start})") from error
 

@@ -39,7 +39,7 @@ class Field:
         play: run one of our playbooks with variables, on all hosts or a limit.
         write: append an entry to the journal (kind, why, details).
         journal, plan: read them; plan is None where none was made.
-        notify: tell people (subject, text).
+        notify: tell people (subject, text, and a cause that is told once until the operation works again).
         forgive: drop a node's strikes after its repair.
         say, sleep: a line for the terminal; wait some seconds.
     """
@@ -48,7 +48,7 @@ class Field:
     write: Callable[..., None]
     journal: Callable[[], Journal]
     plan: Callable[[], RunPlan | None]
-    notify: Callable[[str, str], None]
+    notify: Callable[..., None]
     forgive: Callable[[str], None]
     say: Callable[[str], None]
     sleep: Callable[[float], None]
@@ -81,7 +81,9 @@ class Operation:
             if decision is None:
                 errors += 1
                 if errors >= MOST_ERRORS:
-                    return self._end(GAVE_UP, f"{errors} rounds failed one after the other: {played.problem}")
+                    # A service starts the operation again, and its rounds may go on failing.
+                    why = f"{errors} rounds failed one after the other: {played.problem}"
+                    return self._end(GAVE_UP, why, cause="rounds failed")
                 self.field.say(f"the round failed ({played.problem}); trying again in {ERROR_PAUSE_S:.0f} s")
                 self.field.sleep(ERROR_PAUSE_S)
                 continue
@@ -206,10 +208,10 @@ class Operation:
         words = "FROZEN: too many drains in an hour" if decision.get("frozen") else str(decision["action"])
         self.field.notify(f"run {self.settings.run}: {words}", str(decision.get("msg") or decision["why"]))
 
-    def _end(self, code: int, why: str, ok: bool = False) -> int:
+    def _end(self, code: int, why: str, ok: bool = False, cause: str = "") -> int:
         self.field.write("end", why, ok=ok, code=code)
         self.field.say(why)
-        self.field.notify(f"run {self.settings.run}: {'done' if ok else 'needs a person'}", why)
+        self.field.notify(f"run {self.settings.run}: {'done' if ok else 'needs a person'}", why, cause)
         return code
 
 

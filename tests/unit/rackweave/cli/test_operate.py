@@ -76,19 +76,29 @@ def webhook():
         server.shutdown()
 
 
+class Done:
+    """How an operation ended, and its journal."""
+
+    def __init__(self, code, runner, journal):
+        self.code, self.runner, self.journal = code, runner, journal
+
+    @property
+    def entries(self):
+        return [json.loads(line) for line in self.journal.read_text().splitlines()] if self.journal.is_file() else []
+
+
 @pytest.fixture
 def operate(tmp_path, monkeypatch):
     def call(*rounds, words=()):
         state = tmp_path / "state"
         plan = state / "plan" / "demo"
         plan.mkdir(parents=True, exist_ok=True)
-        (plan / "plan.json").write_text((ROOT / "tests/fixtures/contracts/plan.json").read_text())
+        if not (plan / "plan.json").exists():
+            (plan / "plan.json").write_text((ROOT / "tests/fixtures/contracts/plan.json").read_text())
         runner = FakeRunner(state, *rounds)
         monkeypatch.setattr("rackweave.cli.operate.load_runner", lambda: runner)
         code = main(["operate", "demo", "--checkout", str(ROOT), "--inventory", str(ROOT / "inventory/lab"), *words])
-        path = state / "recovery" / "journal.jsonl"
-        entries = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-        return SimpleNamespace(code=code, runner=runner, entries=entries)
+        return Done(code, runner, state / "recovery" / "journal.jsonl")
 
     return call
 
@@ -137,6 +147,90 @@ def test_a_journal_that_cannot_be_written_is_told_and_ends_the_operation_to_be_s
     assert "run demo: retry" in webhook.bodies[0]["subject"]
     assert "cannot go on" in webhook.bodies[-1]["subject"]
     assert "launch" not in [name for name, _ in done.runner.calls]
+
+
+def full(recovery):
+    recovery.mkdir(parents=True, exist_ok=True)
+    (recovery / "journal.jsonl").unlink(missing_ok=True)
+    (recovery / "journal.jsonl").symlink_to("/dev/full")
+
+
+def told(webhook):
+    return [body["subject"] for body in webhook.bodies if "cannot go on" in body["subject"]]
+
+
+def test_a_disk_that_stays_full_over_restarts_is_told_once_and_again_after_it_worked(
+    operate, tmp_path, webhook, monkeypatch
+):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "runtime"))
+    recovery = tmp_path / "state/recovery"
+    for _ in range(3):
+        full(recovery)
+        assert operate(DECISION).code == 3
+    assert len(told(webhook)) == 1
+    (recovery / "journal.jsonl").unlink()
+    assert operate(DONE).code == 0
+    full(recovery)
+    assert operate(DECISION).code == 3
+    assert len(told(webhook)) == 2
+
+
+def test_without_a_service_each_failure_is_told(operate, tmp_path, webhook, monkeypatch):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    for number in (1, 2):
+        full(tmp_path / "state/recovery")
+        assert operate(DECISION).code == 3
+        assert len(told(webhook)) == number
+
+
+def test_rounds_that_go_on_failing_over_restarts_are_told_once(operate, tmp_path, webhook, monkeypatch):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "runtime"))
+    monkeypatch.setattr("rackweave.watch.operation.ERROR_PAUSE_S", 0.0)
+    play = FakeRunner.run
+
+    def run(self, **words):
+        return SimpleNamespace(rc=4) if Path(words.get("playbook", "")).stem == "operate" else play(self, **words)
+
+    with monkeypatch.context() as away:
+        away.setattr(FakeRunner, "run", run)
+        assert [operate().code for _ in range(3)] == [3, 3, 3]
+    assert [body["subject"] for body in webhook.bodies] == ["run demo: needs a person"]
+    assert [entry["kind"] for entry in operate(DONE).entries].count("end") == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("recovery/journal.jsonl", 2), ("plan/demo/plan.json", 2), ("recovery/journal.jsonl", 3)]
+)
+def test_a_memory_that_cannot_be_read_is_told_to_somebody(operate, tmp_path, webhook, monkeypatch, capsys, name, code):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    path = tmp_path / "state" / name
+    path.parent.mkdir(parents=True)
+    if code == 2:
+        path.write_text("{\n{\n")
+    else:
+        path.symlink_to("/proc/self/mem")  # it opens, and reading fails
+    assert operate(DECISION).code == code
+    assert len(told(webhook)) == 1
+    assert path.name in told(webhook)[0]
+    shown = capsys.readouterr()
+    assert path.name in (shown.err if code == 2 else shown.out)
+
+
+def test_an_operation_that_cannot_begin_is_told_to_somebody(webhook, monkeypatch):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    assert main(["operate", "demo", "--checkout", str(ROOT), "--inventory", "nowhere"]) == 2
+    assert "does not exist" in told(webhook)[0]
+
+
+def test_a_fault_of_the_program_itself_is_told_before_it_ends(operate, webhook, monkeypatch):
+    monkeypatch.setenv("RACKWEAVE_WEBHOOK_URL", webhook.url)
+    monkeypatch.setattr("rackweave.cli.operate.setting", lambda *words: {}["state"])
+    with pytest.raises(KeyError):
+        operate(DONE)
+    assert "KeyError" in told(webhook)[0]
 
 
 def test_a_decision_for_a_person_ends_with_status_1(operate):

@@ -53,10 +53,13 @@ class World:
     def write(self, kind, why, **details):
         self.text += entry_line("t", 1.0, "demo", kind, why, **details)
 
+    def _notify(self, subject, text, cause=""):
+        self.notices.append(subject)
+
     def operate(self, dry_run=False):
         field = Field(
             self.play, self.write, lambda: parse_journal(self.text), lambda: self.plan,
-            lambda subject, text: self.notices.append(subject), self.forgiven.append, lambda line: None, self._sleep,
+            self._notify, self.forgiven.append, lambda line: None, self._sleep,
         )  # fmt: skip
         return Operation(field, OperationSettings("demo", dry_run)).run()
 
