@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -92,6 +94,10 @@ SPEC = {
 }
 
 
+# Slurm's parser takes well under a second, on a starved machine some. Longer than this, a daemon would wait for the same.
+PARSER_LIMIT_S = 120.0
+
+
 def read(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
@@ -122,7 +128,7 @@ def known_jobs(module: AnsibleModule) -> int:
 
 
 def complaint(module: AnsibleModule, new: dict[str, str]) -> str:
-    """Return what Slurm's own parser says against the new slurm.conf; empty where it takes it or is not installed.
+    """Return why Slurm's own parser forbids the new slurm.conf; empty where it takes it or is not installed.
 
     Every client reads the file before anything else, and no daemon is asked for this. A slurmctld that was restarted
     with a file it cannot read would stay down.
@@ -134,11 +140,51 @@ def complaint(module: AnsibleModule, new: dict[str, str]) -> str:
     for name, text in new.items():
         write(directory / name, text)
     environment = {"SLURM_CONF": str(directory / "slurm.conf")}
-    code, _, err = module.run_command([scontrol, "show", "hostnames", "none"], environ_update=environment)
+    limit = Limit(PARSER_LIMIT_S)
+    code, _, err = module.run_command(
+        [scontrol, "show", "hostnames", "none"],
+        environ_update=environment,
+        before_communicate_callback=limit.start,
+    )
+    if limit.over():
+        return (
+            f"scontrol has not read the slurm.conf that would be written within {PARSER_LIMIT_S:g} s, so nothing was: "
+            "run `scontrol show hostnames none` there, and look at what it waits for (names, or a file system that hangs)"
+        )
     if code == 0 or "Unable to process configuration file" not in err:
         return ""
     said = [line.partition("error: ")[2] for line in err.splitlines() if "error: " in line]
-    return "; ".join(said).replace(f"{directory}/", "")
+    return (
+        "this Slurm cannot read the slurm.conf that would be written, so nothing was: "
+        f"{'; '.join(said).replace(f'{directory}/', '')}. Look at slurm_parameters and slurm_partitions; a key that is "
+        "right in another version of Slurm is none here"
+    )
+
+
+class Limit:
+    """Kills a program that runs longer than it may."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer: threading.Timer | None = None
+        self._killed = False
+
+    def start(self, process: subprocess.Popen[bytes]) -> None:
+        """Begin to count, once the program was started."""
+        self._timer = threading.Timer(self._seconds, self._kill, [process])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def over(self) -> bool:
+        """Return whether the program was killed; called once it has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+        return self._killed
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        self._killed = process.poll() is None
+        process.kill()
 
 
 def adopt(directory: Path, foreign: tuple[str, ...], old: dict[str, str]) -> list[str]:
@@ -170,10 +216,7 @@ def main() -> None:
         module.fail_json(msg=str(exc))
     refused = complaint(module, new) if change.files else ""
     if refused:
-        module.fail_json(
-            msg=f"this Slurm cannot read the slurm.conf that would be written, so nothing was: {refused}. Look at "
-            "slurm_parameters and slurm_partitions; a key that is right in another version of Slurm is none here"
-        )
+        module.fail_json(msg=refused)
     action = due_action(mark, change.action)
     backups = []
     if change.files and not module.check_mode:

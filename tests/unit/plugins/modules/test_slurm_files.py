@@ -1,6 +1,7 @@
 """The modules that write Slurm's files and keep the list of restarts, against a directory of files."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from rackweave.slurm.config import SlurmSite, slurm_files
 
 from tests.support.slurm_nodes import h100_node
 
+COLLECTION = "ansible_collections.rackweave.cluster.plugins"
 HOSTS = ("gpu01", "gpu02")
 SITE = SlurmSite("prod", "ctl01", HOSTS, partitions={"training": {}}, version=(22, 5))
 HOOKS = {"Prolog": "/usr/local/libexec/rackweave/slurm-prolog"}
@@ -83,6 +85,21 @@ def test_a_file_that_this_slurm_cannot_read_is_refused_before_anything_is_writte
     assert not write.mark.exists()
     assert "failed" not in write(texts(parameters={"MaxJobCount": 5000}), check_mode=check_mode)
     assert len(read) == 2
+
+
+def test_a_parser_that_never_answers_is_ended_and_nothing_is_written(run_module, tmp_path, monkeypatch):
+    """Slurm's programs may wait for a file system or a name service that is gone."""
+    hanging = tmp_path / "scontrol"
+    hanging.write_text("#!/bin/sh\nexec sleep 3600\n")
+    hanging.chmod(0o755)
+    found = {"scontrol": str(hanging)}
+    monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _module, name, **_: found.get(name))
+    monkeypatch.setattr(import_module(f"{COLLECTION}.modules.slurm_config"), "PARSER_LIMIT_S", 0.3)
+    paths = {"directory": str(tmp_path / "slurm"), "mark": str(tmp_path / "due")}
+    refused = run_module("slurm_config", files=texts(), version="22.05.8", **paths)
+    assert refused["failed"]
+    assert "has not read the slurm.conf that would be written within 0.3 s, so nothing was" in refused["msg"]
+    assert not (tmp_path / "slurm").exists()
 
 
 def test_a_slurm_that_says_something_else_does_not_hold_the_files_up(write, monkeypatch):
