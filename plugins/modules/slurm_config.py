@@ -94,7 +94,7 @@ SPEC = {
 }
 
 
-# Slurm's parser takes well under a second, on a starved machine some. Longer than this, a daemon would wait for the same.
+# Slurm's parser takes well under a second, on a starved machine some. Longer than this, a daemon would wait too.
 PARSER_LIMIT_S = 120.0
 
 
@@ -149,7 +149,7 @@ def complaint(module: AnsibleModule, new: dict[str, str]) -> str:
     if limit.over():
         return (
             f"scontrol has not read the slurm.conf that would be written within {PARSER_LIMIT_S:g} s, so nothing was: "
-            "run `scontrol show hostnames none` there, and look at what it waits for (names, or a file system that hangs)"
+            "run `scontrol show hostnames none` there, and see what it waits for (names, a file system that hangs)"
         )
     if code == 0 or "Unable to process configuration file" not in err:
         return ""
