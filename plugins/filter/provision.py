@@ -60,6 +60,14 @@ def _probe_findings(inside: str, outside: str) -> list[str]:
     return engine.probe_findings(engine.parse_probe(inside), engine.parse_probe(outside))
 
 
+def _same_shared_view(
+    results: Mapping[str, Mapping[str, Any]], submitted: str, submit_host: str, path: str
+) -> list[str]:
+    """Judge the results of ``slurp`` by host; a host without the file has no content."""
+    seen = {host: result.get("content") for host, result in results.items()}
+    return storage.check_same_view(submitted, seen, submit_host, path)
+
+
 def _slurm_inventory(nodes: str, config: str, **options: Any) -> dict[str, object]:
     controller = inventory.Host(inventory.parse_slurm_controller(config))
     return inventory.inventory(inventory.parse_slurm_nodes(nodes), controller, **options)
@@ -77,6 +85,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "equal_versions": versions.require_equal_versions,
     "apt_candidates": transactions.parse_apt_policy,
     "check_candidates": transactions.check_candidates,
+    "packages_left_out": transactions.packages_left_out,
+    "rpm_candidate": transactions.rpm_candidate,
+    "stream_state": transactions.stream_state,
+    "rpm_transaction": transactions.rpm_transaction,
     "check_driver_transaction": transactions.check_driver_transaction,
     "check_package_transaction": transactions.check_package_transaction,
     "installed_packages": transactions.parse_installed,
@@ -123,6 +135,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fstab_lines": storage.fstab_lines,
     "mounted_wrongly": storage.mounted_wrongly,
     "nvme_discovery_lines": storage.discovery_lines,
+    "same_shared_view": _same_shared_view,
     "storage_directories": storage.directories,
     "stripe_arguments": storage.stripe_arguments,
     "stripe_is_set": storage.stripe_is_set,

@@ -42,3 +42,22 @@ def test_a_system_without_data_is_refused_before_the_first_change():
     called = [task["ansible.builtin.include_role"] for task in first["pre_tasks"]]
     assert [(it["name"].rpartition(".")[2], it["tasks_from"]) for it in called] == [("gpu_driver", "validate")]
     assert first["gather_facts"] is True
+
+
+def test_the_host_that_submits_jobs_gets_the_shared_storage_too():
+    (play,) = [
+        play
+        for play in plays_of_provision()
+        if "rackweave.cluster.shared_storage" in [role["role"] for role in play.get("roles", [])]
+    ]
+    assert {"slurm_controller", "gpu_nodes"} <= set(play["hosts"].split(":"))
+    assert "training_job_submit_host" in play["hosts"]
+
+
+def test_the_shared_storage_of_the_reference_deployment_is_every_hosts():
+    (path,) = [
+        path
+        for path in (ROOT / "inventory/prod/group_vars").rglob("*.yml")
+        if "shared_storage_mounts" in (yaml.safe_load(path.read_text()) or {})
+    ]
+    assert path.parent.name == "all"

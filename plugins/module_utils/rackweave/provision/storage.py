@@ -23,6 +23,7 @@ _SOURCES = {
     "nfs": re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:/]+):/\S*$"),
     "lustre": re.compile(r"^[^\s]+@[a-z0-9]+(?:[:,][^\s]+@[a-z0-9]+)*:/\S+$"),
 }
+_MOST_NAMED = 16
 _WORD = re.compile(r"[^\s]+$")
 _NVME_KEYS = {"transport", "address", "port", "subsystem"}
 _DIRECTORY_KEYS = {"path", "owner", "group", "mode", "stripe"}
@@ -107,6 +108,35 @@ def mounted_wrongly(wanted: Mapping[str, str], table: str) -> str | None:
 def _unescape(field: str) -> str:
     """Return a field of /proc/mounts with its octal escapes (``\\040`` for a space) resolved."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), field)
+
+
+def check_same_view(submitted: str, seen: Mapping[str, str | None], submit_host: str, path: str) -> list[str]:
+    """Return the hosts, if each reads in a file what the submit host wrote into it.
+
+    Args:
+        submitted: text of the file on the submit host.
+        seen: host to the text of the file there; ``None`` where there is no such file.
+        submit_host: its name.
+        path: of the file.
+
+    Raises:
+        ProvisionError: naming the hosts that have another file system there, or none.
+    """
+    absent = sorted(host for host, text in seen.items() if text is None)
+    other = sorted(host for host, text in seen.items() if text is not None and text != submitted)
+    if absent or other:
+        parts = [f"{_few(absent)} cannot read it"] if absent else []
+        parts += [f"{_few(other)} read another one"] if other else []
+        raise ProvisionError(
+            f"{submit_host}, which submits the jobs, wrote {path}, and {' and '.join(parts)}: mount the same file system "
+            "on all of them (shared_storage_mounts in group_vars/all, then provision), or correct training_job_shared_dir"
+        )
+    return sorted(seen)
+
+
+def _few(hosts: Sequence[str]) -> str:
+    more = len(hosts) - _MOST_NAMED
+    return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def discovery_lines(rows: Sequence[Mapping[str, object]]) -> list[str]:

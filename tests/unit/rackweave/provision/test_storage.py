@@ -141,3 +141,15 @@ def test_directories_that_can_be_made_come_back_as_they_are():
 def test_a_directory_that_would_come_out_otherwise_is_refused(row, words):
     with pytest.raises(ProvisionError, match=words):
         storage.directories([row])
+
+
+def test_hosts_that_see_another_file_system_than_the_submit_host_are_named():
+    seen = {"trn02": None, "trn01": "b", "trn03": "a"}
+    with pytest.raises(ProvisionError, match=r"trn02 cannot read it and trn01 read another one.*shared_storage_mounts"):
+        storage.check_same_view("a", seen, "ctl01", "/mnt/shared/x")
+    assert storage.check_same_view("a", {"trn03": "a"}, "ctl01", "/mnt/shared/x") == ["trn03"]
+
+
+def test_of_many_hosts_without_the_file_system_a_few_are_named():
+    with pytest.raises(ProvisionError, match=r"trn00, .*trn15 and 84 more cannot read it"):
+        storage.check_same_view("a", {f"trn{number:02d}": None for number in range(100)}, "ctl01", "/mnt/shared/x")
