@@ -128,8 +128,8 @@ def check_same_view(submitted: str, seen: Mapping[str, str | None], submit_host:
         parts = [f"{_few(absent)} cannot read it"] if absent else []
         parts += [f"{_few(other)} read another one"] if other else []
         raise ProvisionError(
-            f"{submit_host}, which submits the jobs, wrote {path}, and {' and '.join(parts)}: mount one file system on all "
-            "of them (shared_storage_mounts in group_vars/all, then provision), or correct training_job_shared_dir"
+            f"{submit_host}, which submits the jobs, wrote {path}, and {' and '.join(parts)}: mount one file system on "
+            "all of them (shared_storage_mounts in group_vars/all, then provision), or correct training_job_shared_dir"
         )
     return sorted(seen)
 
