@@ -20,6 +20,9 @@ _NVSWITCH_CLASS = "0680"  # bridge of another kind
 _HGX_WITH_HIDDEN_SWITCHES = {"2901": "B200 SXM", "3182": "B300 SXM"}
 # Oldest components for GPU memory registration through dmabuf. Source: NCCL documentation, NCCL_DMABUF_ENABLE.
 _DMABUF_DRIVER, _DMABUF_KERNEL, _DMABUF_CUDA = "515", "5.12", "11.7"
+# Generations with NVSwitches whose GPUs report no fabric state, as nvidia-smi spells them. Sources: NVML documentation,
+# nvmlDeviceGetGpuFabricInfo (Hopper or newer); nvidia-smi 555.42 on A100 SXM4, which prints N/A for all of it.
+_WITHOUT_FABRIC_STATE = ("Volta", "Ampere")
 # The newest NCCL that does not find nvidia_peermem under its newer path. Source: NVIDIA/nccl issue 1676.
 _NCCL_BLIND_TO_PEERMEM = "2.22.3"
 
@@ -225,10 +228,19 @@ def first_version(text: str) -> str:
     return match.group(0)
 
 
-def fabric_is_up(text: str) -> bool:
+def fabric_is_up(text: str, *, manager_runs: bool = False) -> bool:
     """Return whether ``nvidia-smi --query`` shows the NVLink fabric as completed with success.
 
-    The service being active is not enough: it stays active while a GPU is still registering or has failed to.
+    The service being active is not enough: it stays active while a GPU is still registering or has failed to. Only
+    generations that report no fabric at all leave nothing else to ask.
+
+    Args:
+        text: of one GPU.
+        manager_runs: whether the service of the fabric manager is active.
     """
-    match = re.search(r"^\s*Fabric\s*\n\s*State\s*:\s*(\S+)\s*\n\s*Status\s*:\s*(\S+)", text, re.MULTILINE)
+    value = r"(\S[^\n]*?)[ \t]*"
+    match = re.search(rf"^\s*Fabric\s*\n\s*State\s*:\s*{value}\n\s*Status\s*:\s*{value}$", text, re.MULTILINE)
+    generation = re.search(r"^\s*Product Architecture\s*:\s*(\S+)", text, re.MULTILINE)
+    if generation is not None and generation.group(1) in _WITHOUT_FABRIC_STATE:
+        return manager_runs and (match is None or match.group(1) == "N/A")
     return match is not None and match.group(1) == "Completed" and match.group(2) == "Success"

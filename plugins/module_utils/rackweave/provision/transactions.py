@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import ProvisionError
-from .versions import require_equal_versions
+from .versions import require_equal_versions, upstream_version
 
 _APT_INSTALL = re.compile(r"^Inst (?P<name>[^\s:]+)(?::\S+)? (?:\[(?P<old>[^\]]+)\] )?\((?P<new>\S+) ")
 _APT_REMOVE = re.compile(r"^(?:Remv|Purg) (?P<name>[^\s:]+)(?::\S+)? \[(?P<old>[^\]]+)\]")
@@ -79,6 +79,18 @@ def check_candidates(candidates: Mapping[str, str], same_version: Sequence[str],
     return require_equal_versions({name: candidates[name] for name in same_version}, wanted=version)
 
 
+def packages_left_out(table: Sequence[Mapping[str, object]], candidates: Mapping[str, str]) -> list[str]:
+    """Return the optional packages of a table that the repositories do not have of the very build of the others.
+
+    Vendors move programs between packages within one branch. An optional package of the same driver version from
+    another source (a distribution's beside NVIDIA's) would bring the same files twice, so whole versions are compared.
+    """
+    builds = {candidates.get(str(row["name"])) for row in table if row.get("same_version") and not row.get("optional")}
+    builds.discard(None)
+    optional = [str(row["name"]) for row in table if row.get("optional")]
+    return sorted(name for name in optional if candidates.get(name) not in builds)
+
+
 def parse_repoquery(text: str) -> dict[str, str]:
     """Return name to version from ``dnf repoquery --qf '%{name} %{evr}'`` lines; later lines of a name win."""
     candidates = {}
@@ -87,6 +99,53 @@ def parse_repoquery(text: str) -> dict[str, str]:
         if len(fields) == 2:
             candidates[fields[0]] = fields[1]
     return candidates
+
+
+def rpm_candidate(candidates: Mapping[str, str], package: str) -> str | None:
+    """Return the version that a repository has of a package given with name, version, release and perhaps architecture.
+
+    Args:
+        candidates: of :func:`parse_repoquery`, by bare name.
+        package: such as ``kernel-devel-5.14.0-503.14.1.el9_5.x86_64``.
+    """
+    for name, version in candidates.items():
+        full = f"{name}-{version.rpartition(':')[2]}"
+        if package == full or package.startswith(f"{full}."):
+            return version
+    return None
+
+
+def rpm_transaction(
+    table: Sequence[Mapping[str, object]], version: str, installed: Mapping[str, str], headers: str | None = None
+) -> dict[str, list[str]]:
+    """Return what dnf is to be asked for, and which of it is not there yet.
+
+    Args:
+        table: packages with ``name`` and ``same_version``.
+        version: the pinned upstream version.
+        installed: package versions before the transaction.
+        headers: package that brings the headers of the running kernel, ``None`` where they are there.
+    """
+    pinned = {str(row["name"]): bool(row["same_version"]) for row in table}
+    specs = {name: f"{name}-{version}*" if exact else name for name, exact in sorted(pinned.items())}
+    there = {name for name, exact in pinned.items() if _is_installed(installed.get(name), version if exact else None)}
+    further = [headers] if headers is not None else []
+    return {
+        "specs": list(specs.values()) + further,
+        "changes": [name for name in specs if name not in there] + further,
+    }
+
+
+def stream_state(text: str, module: str, stream: str) -> str:
+    """Return ``enabled``, ``available`` or ``absent`` for a module stream in the output of ``dnf module list``."""
+    row = re.search(rf"^{re.escape(module)}\s+{re.escape(stream)}(?=\s)((?:\s*\[[a-z]\])*)", text, re.MULTILINE)
+    if row is None:
+        return "absent"
+    return "enabled" if "[e]" in row.group(1) else "available"
+
+
+def _is_installed(found: str | None, version: str | None) -> bool:
+    return found is not None and (version is None or upstream_version(found) == version)
 
 
 def parse_installed(text: str) -> dict[str, str]:

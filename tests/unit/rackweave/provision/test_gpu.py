@@ -129,6 +129,30 @@ def test_the_fabric_is_up_only_when_completed_with_success():
     assert not gpu.fabric_is_up("")
 
 
+# nvidia-smi 555.42.02 on an A100 SXM4 behind NVSwitches, in part.
+AMPERE = """GPU 00000000:68:00.0
+    Product Name                          : NVIDIA A100-SXM4-80GB
+    Product Brand                         : NVIDIA
+    Product Architecture                  : Ampere
+    Fabric
+        State                             : N/A
+        Status                            : N/A
+        CliqueId                          : N/A
+"""
+
+
+def test_a_generation_without_fabric_state_is_up_where_the_fabric_manager_runs():
+    assert gpu.fabric_is_up(AMPERE, manager_runs=True)
+    assert gpu.fabric_is_up(AMPERE.partition("    Fabric")[0], manager_runs=True)
+    assert not gpu.fabric_is_up(AMPERE, manager_runs=False)
+    assert not gpu.fabric_is_up(AMPERE.replace("N/A", "In Progress"), manager_runs=True)
+
+
+@pytest.mark.parametrize("generation", ["Hopper", "Blackwell", "Rubin"])
+def test_a_generation_with_fabric_state_is_not_up_without_it(generation):
+    assert not gpu.fabric_is_up(AMPERE.replace("Ampere", generation), manager_runs=True)
+
+
 def test_p061_a_kernel_without_headers_anywhere_is_refused_before_the_build():
     sentence = gpu.kernel_headers_missing("5.14.0-284.el9.x86_64", False, "kernel-devel-5.14.0-284.el9.x86_64", None)
     assert "5.14.0-284.el9.x86_64" in sentence

@@ -101,6 +101,80 @@ def test_only_packages_in_state_installed_are_installed():
     assert transactions.parse_installed(text) == {"a": "1.0-1"}
 
 
+KERNEL = "5.14.0-503.14.1.el9_5"
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (f"kernel-devel-{KERNEL}.x86_64", KERNEL),
+        (f"kernel-devel-{KERNEL}", KERNEL),
+        ("kernel-devel-5.14.0-503.14.el9_5.x86_64", None),
+        (f"kernel-devel-{KERNEL[:-1]}.x86_64", None),
+        (f"kernel-{KERNEL}.x86_64", None),
+    ],
+)
+def test_the_headers_of_a_kernel_are_found_by_their_whole_name(asked, found):
+    candidates = transactions.parse_repoquery(f"kernel-devel {KERNEL}\nnvidia-driver-cuda 3:570.86.10-1.el9\n")
+    assert transactions.rpm_candidate(candidates, asked) == found
+
+
+TABLE = [
+    {"name": "nvidia-driver-cuda", "same_version": True},
+    {"name": "libnvidia-nscq-570", "same_version": True},
+    {"name": "nvlsm", "same_version": False},
+]
+INSTALLED = {"nvidia-driver-cuda": "3:570.86.10-1.el9", "libnvidia-nscq-570": "0:570.86.10-1", "nvlsm": "0:2025.06-1"}
+
+
+def test_dnf_is_asked_for_every_package_and_for_the_headers_that_lack():
+    wanted = transactions.rpm_transaction(TABLE, "570.86.10", {}, headers=f"kernel-devel-{KERNEL}.x86_64")
+    assert wanted["specs"] == [
+        "libnvidia-nscq-570-570.86.10*", "nvidia-driver-cuda-570.86.10*", "nvlsm", f"kernel-devel-{KERNEL}.x86_64",
+    ]  # fmt: skip
+    assert wanted["changes"] == ["libnvidia-nscq-570", "nvidia-driver-cuda", "nvlsm", f"kernel-devel-{KERNEL}.x86_64"]
+
+
+def test_nothing_changes_where_every_package_is_there_and_a_version_that_only_begins_alike_is_another_one():
+    assert transactions.rpm_transaction(TABLE, "570.86.10", INSTALLED)["changes"] == []
+    assert transactions.rpm_transaction(TABLE, "570.86.1", INSTALLED)["changes"] == [
+        "libnvidia-nscq-570",
+        "nvidia-driver-cuda",
+    ]
+
+
+# `dnf module list nvidia-driver` of dnf 4, in part.
+STREAMS = """NVIDIA CUDA
+Name          Stream          Profiles                Summary
+nvidia-driver latest-dkms [d] default [d], fm, ks     Nvidia driver for latest-dkms branch
+nvidia-driver 570-open        default [d], fm, ks     Nvidia driver for 570-open branch
+nvidia-driver 580-open [e]    default [d], fm, ks     Nvidia driver for 580-open branch
+
+Hint: [d]efault, [e]nabled, [x]disabled, [i]nstalled
+"""
+
+
+@pytest.mark.parametrize(
+    ("stream", "state"),
+    [("570-open", "available"), ("580-open", "enabled"), ("570", "absent"), ("latest-dkms", "available")],
+)
+def test_the_state_of_a_module_stream_is_read(stream, state):
+    assert transactions.stream_state(STREAMS, "nvidia-driver", stream) == state
+    assert transactions.stream_state("", "nvidia-driver", stream) == "absent"
+
+
+def test_an_optional_package_is_taken_only_from_the_source_of_the_others():
+    table = [
+        {"name": "libcompute", "same_version": True},
+        {"name": "smi", "same_version": True, "optional": True},
+        {"name": "daemon", "same_version": True, "optional": True},
+    ]
+    candidates = {"libcompute": "580.95.05-0ubuntu1", "smi": "580.95.05-0ubuntu0.24.04.3"}
+    assert transactions.packages_left_out(table, candidates) == ["daemon", "smi"]
+    assert transactions.packages_left_out(table, dict.fromkeys(("libcompute", "smi", "daemon"), "1-1")) == []
+    assert transactions.packages_left_out(table, {}) == ["daemon", "smi"]
+
+
 def test_rpm_candidates_are_read_by_name():
     assert transactions.parse_repoquery("nvidia-driver-cuda 3:570.86.10-1.el9\n\n") == {
         "nvidia-driver-cuda": "3:570.86.10-1.el9"

@@ -180,12 +180,27 @@ def test_p045_the_peer_memory_module_is_loaded_at_boot_where_it_is_the_way_and_o
     assert all(line.startswith("#") for line in lines if line)
 
 
-def test_p067_slurmd_waits_for_every_gpu_bounded_and_starts_anyway():
-    text = render("roles/gpu_driver/templates/slurmd.conf.j2", __gpu_driver_facts={"count": 8})
+def test_p067_slurmd_waits_for_its_gpus_bounded_within_its_time_to_start_and_starts_anyway():
+    text = (ROOT / "roles/slurm/templates/slurmd.conf.j2").read_text(encoding="utf-8")
     assert "After=nvidia-persistenced.service nvidia-fabricmanager.service" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("ExecStartPre=")]
-    assert line.startswith("ExecStartPre=-/usr/bin/timeout 120 ")
-    assert "-ge 8 " in line
+    (block,) = [part for part in text.split("{% if ") if "slurm-health wait" in part]
+    assert re.search(r"^ExecStartPre=-\S.*slurm-health wait \{\{ slurm_gpu_wait_s \}\}", block, re.MULTILINE)
+    (further,) = re.findall(r"^TimeoutStartSec=\{\{ slurm_gpu_wait_s \| int \+ (\d+) \}\}", block, re.MULTILINE)
+    assert int(further) > 0
+
+
+def test_no_hardware_role_writes_below_a_slurmd_that_may_be_another_ones():
+    for role in HARDWARE:
+        for name, task in tasks(role):
+            written = [task[writer] for writer in WRITERS & set(task)]
+            assert "slurmd.service.d" not in str(written), f"{role}/{name}: {task['name']}"
+    (removed,) = [
+        task
+        for _, task in tasks("gpu_driver")
+        if "slurmd.service.d" in str(task.get("ansible.builtin.file")) or "slurmd.service" in str(task.get("loop"))
+    ]
+    assert removed["ansible.builtin.file"]["state"] == "absent"
+    assert removed["when"] == "slurm_manage | default(true) | bool"
 
 
 @pytest.mark.parametrize(("subnet_manager", "gated"), [(False, True), (True, False)])
