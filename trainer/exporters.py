@@ -66,7 +66,7 @@ class Prometheus:
     reader, so such steps are counted as well.
     """
 
-    def __init__(self, port: int, run: str) -> None:
+    def __init__(self, port: int, run: str, address: str) -> None:
         library = _library("prometheus_client", "telemetry.prometheus_port", "prometheus-client")
         self._registry = library.CollectorRegistry()
         names = ("step", *STEP_KEYS, "step_time_s", "validation_loss")
@@ -80,9 +80,12 @@ class Prometheus:
         self._run = run
         self._not_finite.labels(run)  # at 0 from the beginning: an increase needs a value before it
         try:
-            self._server, _ = library.start_http_server(port, registry=self._registry)
+            self._server, _ = library.start_http_server(port, address.strip("[]"), registry=self._registry)
         except OSError as error:
-            raise StopError(f"telemetry.prometheus_port={port} cannot be opened: {error}") from error
+            raise StopError(
+                f"telemetry.prometheus_port={port} cannot be opened at telemetry.prometheus_address={address}: "
+                f"{error}; set training_job_prometheus_address to an address of the host that has rank 0"
+            ) from error
 
     def begin(self, step: int) -> None:
         return
@@ -183,7 +186,7 @@ def open_exporters(job: JobConfig, rank: int) -> list[Exporter]:
     if telemetry.tensorboard:
         exporters.append(TensorBoard(job.attempt / "tensorboard"))
     if telemetry.prometheus_port is not None:
-        exporters.append(Prometheus(telemetry.prometheus_port, job.train.run))
+        exporters.append(Prometheus(telemetry.prometheus_port, job.train.run, telemetry.prometheus_address))
     if telemetry.profile_steps:
         exporters.append(ProfilerWindow(telemetry.profile_steps, job.attempt / "profile" / "0.json"))
     if sys.stderr.isatty():

@@ -155,6 +155,8 @@ class TelemetryConfig:
     profile_steps: tuple[int, ...]
     peak_flops_per_second: float | None = None
     """Dense peak of one GPU in the training dtype; null leaves `mfu` null."""
+    prometheus_address: str = "127.0.0.1"
+    """Address of rank 0's host that `prometheus_port` is opened on; 0.0.0.0 for all of them."""
 
     def __post_init__(self) -> None:
         port, peak = self.prometheus_port, self.peak_flops_per_second

@@ -10,7 +10,9 @@ import pytest
 
 from tests.support.attempts import MODEL, events, make_attempt, sizes
 from tests.support.launch import ForkServer, free_port
-from trainer.exporters import ProfilerWindow
+from trainer.config import read_job
+from trainer.errors import StopError
+from trainer.exporters import ProfilerWindow, Prometheus, open_exporters
 
 pytestmark = pytest.mark.multiprocess
 
@@ -93,6 +95,38 @@ def test_prometheus_shows_the_last_step_while_the_job_runs(launcher: ForkServer,
         assert running.wait().codes == [77]
 
 
+def addresses_of(port: int) -> set[str]:
+    """Return the local addresses, in hexadecimal, of the sockets that listen on a port of this machine."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and int(row[1].split(":")[1], 16) == port}
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "listens"),
+    [
+        ({}, {"0100007F"}),
+        ({"prometheus_address": "127.0.0.1"}, {"0100007F"}),
+        ({"prometheus_address": "0.0.0.0"}, {"00000000"}),
+    ],
+)
+def test_the_exporter_listens_on_the_address_it_was_given_and_else_on_the_loopback(
+    telemetry: dict[str, str], listens: set[str], tmp_path: Path
+) -> None:
+    port = free_port()
+    settings = {"prometheus_port": port, **telemetry}
+    job = read_job(make_attempt(tmp_path / "attempt", Path("/nowhere"), MODEL, sizes(), telemetry=settings))
+    (exporter,) = [one for one in open_exporters(job, 0) if isinstance(one, Prometheus)]
+    try:
+        assert addresses_of(port) == listens
+    finally:
+        exporter.close()
+
+
+def test_an_address_of_another_host_is_refused_with_the_way_out() -> None:
+    with pytest.raises(StopError, match=r"prometheus_address=192\.0\.2\.1: .*set training_job_prometheus_address"):
+        Prometheus(free_port(), "test", "192.0.2.1")
+
+
 @pytest.mark.parametrize(("dtype", "zero"), [("float16", 1), ("float16", 2), ("bfloat16", 2)])
 def test_short_types_train(dtype: str, zero: int, launcher: ForkServer, corpus: Path, tmp_path: Path) -> None:
     attempt = make_attempt(tmp_path / "attempt", corpus, MODEL, sizes(dp=2, zero_stage=zero), steps=12, dtype=dtype)
@@ -106,8 +140,7 @@ def test_a_person_at_a_terminal_sees_a_line_that_is_written_over(
 ) -> None:
     import sys
 
-    from trainer.config import read_job
-    from trainer.exporters import ProgressLine, open_exporters
+    from trainer.exporters import ProgressLine
 
     job = read_job(make_attempt(tmp_path / "attempt", Path("/nowhere"), MODEL, sizes(), steps=20))
     assert open_exporters(job, 0) == []

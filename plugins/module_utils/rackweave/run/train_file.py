@@ -57,10 +57,11 @@ TRAIN = Record(
             {
                 "tensorboard": Flag(),
                 "prometheus_port": Nullable(Whole(1)),
+                "prometheus_address": Text(),
                 "profile_steps": ListOf(Whole(1)),
                 "peak_flops_per_second": Nullable(Number(0.0)),
             },
-            optional=("peak_flops_per_second",),
+            optional=("peak_flops_per_second", "prometheus_address"),
         ),
         "engine": Text(("deepspeed", "flat")),
         "offload_directory": Text(),
