@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jinja2
 import pytest
 import yaml
+from rackweave.provision.scrape import out_of_reach, scrape_targets
 
 from tests.support.launch import free_port
 from trainer.exporters import STEP_KEYS, Prometheus
@@ -75,7 +76,7 @@ def good_step():
 def trainer_says(records, validation_loss=2.5):
     """Return the page that the trainer's own exporter serves after these steps."""
     port = free_port()
-    exporter = Prometheus(port, "demo")
+    exporter = Prometheus(port, "demo", "127.0.0.1")
     try:
         for record in records:
             exporter.step(record)
@@ -209,7 +210,8 @@ def configuration(tmp_path):
 
     def render(**changes):
         environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
-        environment.filters.update(comment=lambda text: f"# {text}", bool=bool)
+        environment.filters.update(comment=lambda text: f"# {text}", to_json=json.dumps)
+        environment.filters["rackweave.cluster.scrape_targets"] = scrape_targets
         template = environment.from_string((ROLE / "templates" / "prometheus.yml.j2").read_text())
         values = {
             "ansible_managed": "managed",
@@ -219,6 +221,8 @@ def configuration(tmp_path):
             "monitoring_dcgm_exporter_enabled": True,
             "monitoring_dcgm_exporter_port": 9400,
             "monitoring_prometheus_trainer_port": 9500,
+            "monitoring_listen_address": "0.0.0.0",
+            "inventory_hostname": "ctl",
             "hostvars": {"ctl": {}, "gpu01": {"ansible_host": "192.0.2.1"}},
         }
         text = template.render({**values, **changes})
@@ -236,6 +240,52 @@ def test_nodes_gpus_slurm_and_trainer_are_scraped_at_their_addresses(configurati
     assert set(jobs) == {"node", "dcgm", "trainer"}
     bare = configuration(monitoring_dcgm_exporter_enabled=False, monitoring_prometheus_trainer_port=0)
     assert set(bare.jobs) == {"node"}
+
+
+def targets(job):
+    return {row["labels"]["instance"]: row["targets"] for row in job["static_configs"]}
+
+
+def test_whether_and_where_a_host_exports_is_its_own_matter(configuration):
+    """Prometheus' host sets nothing: only the GPU nodes' inventory has the DCGM exporter, ports and addresses."""
+    gpu = {"monitoring_dcgm_exporter_enabled": True, "monitoring_dcgm_exporter_port": 9401}
+    gpu |= {"monitoring_node_exporter_port": 9101, "ansible_host": "192.0.2.1"}
+    hosts = {
+        "ctl": {},
+        "gpu01": {**gpu, "monitoring_listen_address": "198.51.100.1"},
+        "gpu02": {**gpu, "monitoring_listen_address": "2001:db8::2"},
+        "gpu03": {**gpu, "monitoring_dcgm_exporter_enabled": False},
+    }
+    made = configuration(
+        monitoring_dcgm_exporter_enabled=False, hostvars=hosts, monitoring_prometheus_targets=list(hosts)
+    )
+    assert targets(made.jobs["dcgm"]) == {"gpu01": ["198.51.100.1:9401"], "gpu02": ["[2001:db8::2]:9401"]}
+    made = configuration(
+        monitoring_listen_address="198.51.100.9", hostvars=hosts, monitoring_prometheus_targets=list(hosts)
+    )
+    nodes = {"ctl": ["198.51.100.9:9100"], "gpu01": ["198.51.100.1:9101"], "gpu02": ["[2001:db8::2]:9101"]}
+    assert targets(made.jobs["node"]) == {**nodes, "gpu03": ["192.0.2.1:9101"]}
+
+
+def test_the_trainer_is_scraped_where_it_listens(configuration):
+    hosts = {
+        "gpu01": {"monitoring_listen_address": "198.51.100.1"},
+        "gpu02": {"monitoring_listen_address": "198.51.100.2", "training_job_prometheus_address": "203.0.113.2"},
+        "gpu03": {"training_job_prometheus_address": "0.0.0.0", "ansible_host": "192.0.2.3"},
+    }
+    made = configuration(hostvars=hosts, monitoring_prometheus_targets=list(hosts))
+    found = {"gpu01": ["198.51.100.1:9500"], "gpu02": ["203.0.113.2:9500"], "gpu03": ["192.0.2.3:9500"]}
+    assert targets(made.jobs["trainer"]) == found
+
+
+def test_a_host_that_exports_for_itself_alone_is_scraped_by_itself_alone(configuration):
+    hosts = {"ctl": {"ansible_host": "192.0.2.9"}, "gpu01": {"monitoring_listen_address": "127.0.0.1"}}
+    own = {"monitoring_listen_address": "127.0.0.1"}
+    made = configuration(hostvars=hosts, monitoring_prometheus_targets=["ctl"], **own)
+    assert targets(made.jobs["node"]) == {"ctl": ["127.0.0.1:9100"]}
+    assert out_of_reach(["ctl"], hosts, own, "ctl") == []
+    assert out_of_reach(["ctl", "gpu01"], hosts, {"monitoring_listen_address": "0.0.0.0"}, "ctl") == ["gpu01"]
+    assert out_of_reach(["ctl", "gpu02"], hosts, own, "ctl") == ["gpu02"]
 
 
 @needs_promtool
