@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.rackweave.cli.json_files import stale_files, write_files
 from ..module_utils.rackweave.errors import RackweaveError
 from ..module_utils.rackweave.run.batch import BatchSettings, check_run_name
 from ..module_utils.rackweave.run.files import NODE_SCRIPTS, SCRIPT_BODY, compose_run_files, engine_line, plan_table
@@ -61,15 +62,15 @@ class ActionModule(ActionBase):
                 args["layout"], args["train"], settings, scripts, args["runtime_conf"], args["waivers"]
             )
             plan = parse_plan(files["plan.json"])
-            changed = stale_files(directory, files)
+            changed = stale_files(str(directory), files)
             if changed and not self._task.check_mode:
-                write_files(directory, {name: files[name] for name in changed})
+                write_files(str(directory), changed)
         except (RackweaveError, OSError) as error:
             return {**result, "failed": True, "msg": str(error)}
         return {
             **result,
             "changed": bool(changed),
-            "written": changed,
+            "written": sorted(changed),
             "table": engine_line(plan, args["train"], settings.command) + plan_table(plan),
             "hosts": list(plan.hosts),
             "directory": str(directory),
@@ -92,21 +93,3 @@ def text(value):
 def read_scripts(directory):
     """Return the static scripts of the role by name."""
     return {name: Path(directory, name).read_text(encoding="utf-8") for name in (SCRIPT_BODY, *NODE_SCRIPTS)}
-
-
-def stale_files(directory, files):
-    """Return the names whose text on disk is another or missing."""
-    return sorted(
-        name
-        for name, content in files.items()
-        if not (directory / name).is_file() or (directory / name).read_text(encoding="utf-8") != content
-    )
-
-
-def write_files(directory, files):
-    """Write each file as a whole: a reader sees the old text or the new one."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        part = directory / f".{name}"
-        part.write_text(content, encoding="utf-8")
-        part.replace(directory / name)

@@ -89,6 +89,13 @@ def test_only_the_file_that_differs_is_written(plan):
     assert plan(train={"steps": 300})["written"] == ["train.json"]
 
 
+def test_run_files_of_a_disk_that_failed_are_written_anew(plan, tmp_path):
+    plan()
+    (tmp_path / "plan/train.json").write_bytes(b"\xff\x00half")
+    assert plan()["written"] == ["train.json"]
+    assert plan()["changed"] is False
+
+
 def test_check_mode_writes_nothing(plan, tmp_path):
     assert plan(check_mode=True)["changed"] is True
     assert not (tmp_path / "plan").exists()
