@@ -36,11 +36,12 @@ def test_driver_library_and_fabric_manager_are_at_one_version(host):
 
 def test_the_driver_packages_are_held_and_pinned(host):
     held = host.check_output("apt-mark showhold").split()
-    assert {"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-fabricmanager", "libnvidia-nscq"} <= set(held)
+    assert {"nvidia-driver-cuda", "nvidia-kernel-open-dkms"} <= set(held)
+    assert {"nvidia-fabricmanager-570", "libnvidia-nscq-570"} <= set(held)
 
 
-def test_slurmd_waits_for_eight_gpus(host):
-    assert "-ge 8" in host.file("/etc/systemd/system/slurmd.service.d/20-rackweave-gpu.conf").content_string
+def test_what_an_earlier_version_gave_to_slurmd_is_gone(host):
+    assert not host.file("/etc/systemd/system/slurmd.service.d/20-rackweave-gpu.conf").exists
 
 
 def test_dmabuf_needs_no_peer_memory_module(host):

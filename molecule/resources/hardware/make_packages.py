@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Build a small apt repository of stand-in packages: names, versions, units and dependencies as NVIDIA's have them.
+"""Build a small apt repository of stand-in packages: names, versions, units and relations as NVIDIA's have them.
+
+The fabric manager has the branch in its name up to 575 and not from 580 on, as in NVIDIA's repository for Debian 12.
 
 A stand-in fabric manager refuses another driver than its own version, as the real one does. Driver 575.51.03 exists
 without a fabric manager of that version (there is 575.51.02): the trap that the role must find.
@@ -49,6 +51,21 @@ def unit(name, command):
     return {f"lib/systemd/system/{name}.service": (UNIT.format(name=name, command=command), 0o644)}
 
 
+def with_branch(name, version):
+    """Return the name that a package of the NVSwitches has in the branch of a version."""
+    branch = version.split(".")[0]
+    return name if int(branch) >= 580 else f"{name}-{branch}"
+
+
+def relations(name):
+    """Return the fields by which one branch takes another one's place where names carry the branch."""
+    family = name.rstrip("0123456789").rstrip("-")
+    if family not in ("nvidia-fabricmanager", "libnvidia-nscq"):
+        return ""
+    provides = f"Provides: {family}\n" if name != family else ""
+    return f"{provides}Conflicts: {family}\nReplaces: {family}\n"
+
+
 def definitions():
     """Yield (name, version, depends, files, service) of each package."""
     for version in DRIVERS:
@@ -61,13 +78,13 @@ def definitions():
             "",
         )
         yield "nvidia-kernel-open-dkms", f"{version}-1", "", {}, ""
-        yield "libnvidia-nscq", f"{version}-1", "", {}, ""
+        yield with_branch("libnvidia-nscq", version), f"{version}-1", "", {}, ""
         files = unit("nvidia-persistenced", "/bin/sleep infinity")
         yield "nvidia-persistenced", f"{version}-1", "", files, "nvidia-persistenced"
     for version in FABRIC_MANAGERS:
         text = FABRIC_MANAGER.format(version=version, loaded=LOADED)
         files = {"usr/bin/nv-fabricmanager": (text, 0o755), **unit("nvidia-fabricmanager", "/usr/bin/nv-fabricmanager")}
-        yield "nvidia-fabricmanager", f"{version}-1", "", files, "nvidia-fabricmanager"
+        yield with_branch("nvidia-fabricmanager", version), f"{version}-1", "", files, "nvidia-fabricmanager"
     yield "datacenter-gpu-manager-4-cuda12", "1:4.2.3-1", "", unit("nvidia-dcgm", "/bin/sleep infinity"), "nvidia-dcgm"
     exporter = unit("nvidia-dcgm-exporter", "/bin/sleep infinity")
     yield "datacenter-gpu-manager-exporter", "4.2.0-1", "", exporter, "nvidia-dcgm-exporter"
@@ -90,6 +107,7 @@ def build(directory, name, version, depends, files, service):
             target.chmod(mode)
         control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: nobody <nobody@example.org>\n"
         control += f"Depends: {depends}\n" if depends else ""
+        control += relations(name)
         control += f"Description: stand-in for {name}\n"
         debian = root / "DEBIAN"
         debian.mkdir(mode=0o755)
