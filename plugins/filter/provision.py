@@ -68,9 +68,21 @@ def _same_shared_view(
     return storage.check_same_view(submitted, seen, submit_host, path)
 
 
-def _slurm_inventory(nodes: str, config: str, **options: Any) -> dict[str, object]:
+def _slurm_inventory(nodes: str, config: str, wanted: str = "", **options: Any) -> dict[str, object]:
     controller = inventory.Host(inventory.parse_slurm_controller(config))
-    return inventory.inventory(inventory.parse_slurm_nodes(nodes), controller, **options)
+    return inventory.inventory(_training_nodes(nodes, wanted), controller, **options)
+
+
+def _slurm_gpus(nodes: str, wanted: str = "") -> dict[str, object]:
+    """Return what the nodes that train are declared to be (``declared``), and the nodes that are left out."""
+    chosen = _training_nodes(nodes, wanted)
+    names = {host.name for host in chosen}
+    others = [host.name for host in inventory.parse_slurm_nodes(nodes) if host.name not in names]
+    return {"declared": inventory.declared_gpus(chosen), "left_out": others}
+
+
+def _training_nodes(nodes: str, wanted: str) -> list[inventory.Host]:
+    return inventory.training_nodes(inventory.parse_slurm_nodes(nodes), inventory.expand_hosts(wanted))
 
 
 def _host_inventory(hosts: str, controller: str, **options: Any) -> dict[str, object]:
@@ -144,6 +156,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "container_probe_findings": _probe_findings,
     "job_runtime_conf": _runtime_conf,
     "slurm_inventory": _slurm_inventory,
+    "slurm_gpus": _slurm_gpus,
     "host_inventory": _host_inventory,
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import ProvisionError
+from ..hardware.catalog import find_gpu
 
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
 _RANGE = re.compile(r"^(?P<head>[^\[\]]*)\[(?P<body>[0-9,\-]+)\](?P<tail>.*)$")
@@ -106,6 +107,71 @@ def parse_slurm_controller(text: str) -> str:
     if match is None:
         raise ProvisionError("scontrol show config names no SlurmctldHost")
     return match.group(1)
+
+
+def training_nodes(hosts: Sequence[Host], wanted: Sequence[str] = ()) -> list[Host]:
+    """Return the nodes of a live Slurm that train: those with GPUs, or those asked for, which must be of one kind.
+
+    Args:
+        hosts: all nodes of the cluster.
+        wanted: names to choose; all nodes with GPUs where it is empty.
+
+    Raises:
+        ProvisionError: for a name that the cluster lacks, a cluster without GPUs, or nodes of more than one kind.
+    """
+    known = {host.name: host for host in hosts}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ProvisionError(f"{unknown[0]} of init_hosts is none of the {len(known)} nodes that Slurm names")
+    chosen = [known[name] for name in wanted] or [host for host in hosts if gpus_of(host)]
+    if not chosen:
+        raise ProvisionError(
+            f"none of the {len(known)} nodes that Slurm names has Gres=gpu; name those that train with init_hosts"
+        )
+    kinds: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for host in chosen:
+        kinds.setdefault(gpus_of(host), []).append(host.name)
+    if len(kinds) > 1:
+        texts = [
+            f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {_gpu_words(kind)}"
+            for kind, names in kinds.items()
+        ]
+        raise ProvisionError(
+            f"the nodes have GPUs of {len(kinds)} kinds ({'; '.join(texts)}) and one job takes one kind: choose with "
+            "init_hosts, and write an inventory for each"
+        )
+    return chosen
+
+
+def gpus_of(host: Host) -> tuple[tuple[str, int], ...]:
+    """Return the GPUs of a node by type and count, as Gres has them: ``gpu:h100:8(S:0-1)`` -> ``(("h100", 8),)``."""
+    found = []
+    for part in re.sub(r"\([^)]*\)", "", host.gres or "").split(","):
+        words = part.split(":")
+        if words[0] != "gpu":
+            continue
+        count = int(words.pop()) if len(words) > 1 and words[-1].isdecimal() else 1
+        if count:
+            found.append((":".join(words[1:]), count))
+    return tuple(sorted(found))
+
+
+def declared_gpus(hosts: Sequence[Host]) -> dict[str, object]:
+    """Return what `rackweave_hardware_class` may hold of nodes of one kind: ``gpu`` and ``gpus_per_host``.
+
+    Neither is there without GPUs in Gres, or with several types in one node; ``gpu`` is missing for a type that is no
+    product of the catalog (``gpu:8``, or a name of the site's own).
+    """
+    gpus = gpus_of(hosts[0]) if hosts else ()
+    if len(gpus) != 1:
+        return {}
+    ((kind, count),) = gpus
+    product = find_gpu(kind) or find_gpu(kind.upper())
+    return {**({"gpu": product.name} if product else {}), "gpus_per_host": count}
+
+
+def _gpu_words(gpus: Sequence[tuple[str, int]]) -> str:
+    return " and ".join(f"{count} {kind or 'without a type'}" for kind, count in gpus) or "none"
 
 
 def inventory(

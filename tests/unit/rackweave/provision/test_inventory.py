@@ -84,3 +84,64 @@ def test_an_existing_slurm_is_left_alone():
 def test_a_host_named_twice_is_refused():
     with pytest.raises(ProvisionError, match="gpu1"):
         inventory.inventory(inventory.hosts_named(["gpu1", "gpu1"]), inventory.Host("ctl"))
+
+
+def nodes(**gres):
+    return [inventory.Host(name, None, text) for name, text in gres.items()]
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        (None, ()),
+        ("gpu:8", (("", 8),)),
+        ("gpu:h100:8(S:0-1)", (("h100", 8),)),
+        ("gpu:h100:8(S:0,1),nvme:2", (("h100", 8),)),
+        ("nic:8,gpu:4090:4", (("4090", 4),)),
+        ("gpu:h100:0", ()),
+        ("gpu:tesla", (("tesla", 1),)),
+        ("shard:64", ()),
+        ("gpu:v100:2,gpu:a100:2", (("a100", 2), ("v100", 2))),
+    ],
+)
+def test_gres_says_which_gpus_a_node_has(gres, gpus):
+    assert inventory.gpus_of(inventory.Host("n", None, gres)) == gpus
+
+
+def test_of_a_live_slurm_the_nodes_with_gpus_train():
+    cluster = nodes(cpu01=None, gpu01="gpu:h100:8", gpu02="gpu:h100:8(S:0-1)")
+    assert [host.name for host in inventory.training_nodes(cluster)] == ["gpu01", "gpu02"]
+
+
+def test_a_live_slurm_without_gpus_is_refused_unless_nodes_are_named():
+    cluster = nodes(n1=None, n2=None)
+    with pytest.raises(ProvisionError, match=r"none of the 2 nodes .*init_hosts"):
+        inventory.training_nodes(cluster)
+    assert inventory.training_nodes(cluster, ["n2"]) == [inventory.Host("n2")]
+
+
+def test_nodes_of_two_kinds_are_refused_until_one_is_chosen():
+    cluster = nodes(a1="gpu:a100:4", h1="gpu:h100:8", h2="gpu:h100:8")
+    with pytest.raises(ProvisionError, match=r"a1: 4 a100; h1 and 1 more: 8 h100.*init_hosts"):
+        inventory.training_nodes(cluster)
+    assert [host.name for host in inventory.training_nodes(cluster, ["h1", "h2"])] == ["h1", "h2"]
+
+
+def test_a_node_that_slurm_does_not_know_cannot_be_chosen():
+    with pytest.raises(ProvisionError, match="gpu9 of init_hosts"):
+        inventory.training_nodes(nodes(gpu1="gpu:8"), ["gpu9"])
+
+
+@pytest.mark.parametrize(
+    ("gres", "declared"),
+    [
+        ("gpu:h100:8", {"gpu": "H100", "gpus_per_host": 8}),
+        ("gpu:nvidia_h100_80gb_hbm3:4", {"gpu": "H100", "gpus_per_host": 4}),
+        ("gpu:4", {"gpus_per_host": 4}),
+        ("gpu:ours:2", {"gpus_per_host": 2}),
+        ("gpu:v100:2,gpu:a100:2", {}),
+        (None, {}),
+    ],
+)
+def test_gres_declares_the_hardware_as_far_as_it_tells(gres, declared):
+    assert inventory.declared_gpus(nodes(n1=gres)) == declared
