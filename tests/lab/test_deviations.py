@@ -100,18 +100,18 @@ def carry_out(lab, deviation, command):
     subprocess.run(["nsenter", f"--target={pid}", "--mount", "sh", "-c", command], check=True)
 
 
-def check_nodes(directory):
+def check_nodes(directory, choice="not trainer_runs and not test_slurm.py", at_least=61):
     """Run the checks as `make verify` does, without provisioning before; return (test, parameters) to its message."""
     report = directory / "report.xml"
     command = [
         sys.executable, "-m", "pytest", "tests/testinfra", "--confcutdir=tests/testinfra", "--as-it-is",
-        f"--hardware-root={ROOT}", f"--junitxml={report}", "-q", "-k", "not trainer_runs and not test_slurm.py",
+        f"--hardware-root={ROOT}", f"--junitxml={report}", "-q", "-k", choice,
     ]  # fmt: skip
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
     assert report.exists(), done.stdout + done.stderr
     cases = list(ElementTree.parse(report).iter("testcase"))
-    assert len(cases) > 60, done.stdout + done.stderr
+    assert len(cases) >= at_least, done.stdout + done.stderr
     failed = {}
     for case in cases:
         for problem in (*case.findall("failure"), *case.findall("error")):
@@ -179,3 +179,16 @@ def test_after_the_repair_nothing_is_found(failed):
 
 def test_twenty_deviations_at_least_are_planted():
     assert len([deviation for deviation in DEVIATIONS if deviation.checks]) >= 20
+
+
+def test_a_drained_node_is_named_as_one_that_takes_no_jobs(lab, failed, tmp_path):
+    """Not planted with the others: a step of theirs would not run there."""
+    assert failed["after"] == {}
+    try:
+        lab.ssh("ctl", "scontrol update nodename=gpu02 state=drain reason=planted")
+        found = check_nodes(tmp_path, choice="takes_jobs_on_the_node", at_least=2)
+    finally:
+        lab.ssh("ctl", "scontrol update nodename=gpu02 state=resume")
+    wait_until_idle(lab)
+    assert [names(("test_slurm_takes_jobs_on_the_node", "gpu02", ""), key) for key in found] == [True]
+    assert "planted" in next(iter(found.values()))

@@ -1,6 +1,7 @@
 """What slurmd of a node has, against the controller and the node document."""
 
 import pytest
+from rackweave.slurm.nodes import takes_jobs
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf")
 
@@ -26,7 +27,7 @@ def test_slurm_counts_the_gpus_of_the_node_document(node, controller, document):
 
 def test_slurm_takes_jobs_on_the_node(node, controller):
     shown = fields(controller.check_output(f"scontrol --oneliner show node {node.inventory_name}"))
-    assert shown["State"].split("+")[0] in ("IDLE", "ALLOCATED", "MIXED"), shown.get("Reason", "")
+    assert takes_jobs(shown["State"]), shown.get("Reason", "")
 
 
 def test_every_gpu_of_the_node_document_has_its_device_file(node, document):
