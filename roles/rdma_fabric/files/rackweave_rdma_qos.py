@@ -4,6 +4,7 @@
     rackweave-rdma-qos apply|verify [--config FILE] [--root DIR] [--json]
 
 Exit status: 0 everything is as configured, 1 something differs (each difference is one line), 2 unusable configuration.
+What the kernel's own driver has no setting for is named in a line and is no difference, unless NVIDIA's OFED is wanted.
 It stands alone (standard library, no import of Rackweave), because it runs at boot without the controller.
 """
 
@@ -131,6 +132,27 @@ def file_settings(device, roce):
         yield "CNP DSCP", ecn / "roce_np/cnp_dscp", roce["cnp_dscp"], r"(\d+)"
 
 
+def settable(device, config):
+    """Yield the file settings that the loaded driver has; with OFED wanted all of them, for then a missing one is news.
+
+    The kernel's own mlx5 driver has neither ecn/ below the network device nor tc/ below the RDMA device.
+    """
+    for entry in file_settings(device, config["roce"]):
+        if config.get("ofed", True) or entry[1].exists():
+            yield entry
+
+
+def unsettable(device, config):
+    """Return the kinds of settings that the loaded driver has no file for."""
+    if not config["roce"] or device.netdev is None:
+        return []
+    there = {entry[0] for entry in settable(device, config)}
+    lacking = [
+        entry[0].partition(" roce_")[0] for entry in file_settings(device, config["roce"]) if entry[0] not in there
+    ]
+    return list(dict.fromkeys(lacking))
+
+
 def tos_path(device):
     base = device.root / "sys/kernel/config/rdma_cm"
     directory = base / device.rdma
@@ -148,7 +170,8 @@ def read_number(path, pattern):
     return int(match.group(1)) if match else None
 
 
-def ethernet_differences(device, roce):
+def ethernet_differences(device, config):
+    roce = config["roce"]
     if device.netdev is None:
         return ["no network device: the port is not Ethernet, or its driver is not loaded"]
     found, differences = priority_tool().read(device.netdev), []
@@ -160,7 +183,7 @@ def ethernet_differences(device, roce):
         actual = found["map"].get(dscp, int(dscp) // 8)
         if actual != priority:
             differences.append(f"DSCP {dscp} maps to priority {actual}, wanted {priority}")
-    for what, path, wanted, pattern in file_settings(device, roce):
+    for what, path, wanted, pattern in settable(device, config):
         actual = read_number(path, pattern)
         if actual != wanted:
             differences.append(f"{what} is {actual}, wanted {wanted}")
@@ -173,11 +196,12 @@ def ethernet_differences(device, roce):
     return differences
 
 
-def apply_ethernet(device, roce):
+def apply_ethernet(device, config):
+    roce = config["roce"]
     if device.netdev is None:
         raise SettingError("no network device")
     priority_tool().write(device.netdev, roce)
-    for _what, path, wanted, _pattern in file_settings(device, roce):
+    for _what, path, wanted, _pattern in settable(device, config):
         write_text(path, wanted)
     write_text(tos_path(device), roce["cma_tos"])
     write_text(device.root / f"sys/class/net/{device.netdev}/mtu", roce["mtu"])
@@ -216,7 +240,7 @@ def acs_control(bridge):
 
 
 def device_differences(device, config):
-    differences = ethernet_differences(device, config["roce"]) if config["roce"] else []
+    differences = ethernet_differences(device, config) if config["roce"] else []
     if config["max_read_request_bytes"]:
         actual = read_request_bytes(device.bdf)
         if actual != config["max_read_request_bytes"]:
@@ -231,7 +255,7 @@ def device_differences(device, config):
 
 def apply_device(device, config):
     if config["roce"]:
-        apply_ethernet(device, config["roce"])
+        apply_ethernet(device, config)
     if config["max_read_request_bytes"]:
         apply_read_request(device.bdf, config["max_read_request_bytes"])
     if config["acs_clear"]:
@@ -251,25 +275,26 @@ def wait_for_devices(root, bdfs, wait_s):
 
 
 def process(action, root, config):
-    """Return {bdf: [difference, ...]} after applying (or only looking)."""
+    """Return {bdf: [difference, ...]} and {bdf: [what cannot be set, ...]} after applying (or only looking)."""
     if action == "apply":
         wait_for_devices(root, config["devices"], config["wait_s"])
-    result = {}
+    result, lacking = {}, {}
     for bdf in config["devices"]:
         try:
             device = Device(root, bdf)
             if action == "apply" and device_differences(device, config):
                 apply_device(device, config)
             result[bdf] = device_differences(device, config)
+            lacking[bdf] = unsettable(device, config)
         except SettingError as exc:
             result[bdf] = [str(exc)]
-    return result
+    return result, lacking
 
 
 def load(path):
     config = json.loads(Path(path).read_text())
     wanted = {"schema", "devices", "roce", "max_read_request_bytes", "acs_clear", "wait_s"}
-    if not isinstance(config, dict) or config.get("schema") != SCHEMA or set(config) != wanted:
+    if not isinstance(config, dict) or config.get("schema") != SCHEMA or set(config) - {"ofed"} != wanted:
         raise ValueError(f"{path} is not a {SCHEMA} document")
     return config
 
@@ -286,13 +311,18 @@ def main(arguments=None):
     except (OSError, ValueError) as exc:
         sys.stderr.write(f"rackweave-rdma-qos: {exc}\n")
         return 2
-    result = process(options.action, Path(options.root), config)
+    result, lacking = process(options.action, Path(options.root), config)
     if options.json:
         sys.stdout.write(json.dumps(result, sort_keys=True) + "\n")
     else:
         for bdf, differences in sorted(result.items()):
             for difference in differences:
                 sys.stdout.write(f"{bdf}: {difference}\n")
+        for bdf, kinds in sorted(lacking.items()):
+            if kinds:
+                sys.stdout.write(
+                    f"{bdf}: not possible here: the kernel's own driver has no setting of {', '.join(kinds)}\n"
+                )
     return 1 if any(result.values()) else 0
 
 

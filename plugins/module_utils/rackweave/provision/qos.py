@@ -53,6 +53,7 @@ def qos_document(
     max_read_request_bytes: int | None = None,
     acs_clear: bool = False,
     wait_s: int = 60,
+    ofed: bool = True,
 ) -> dict[str, object]:
     """Return what the boot-time service reads: which PCI functions, and what each must be set to.
 
@@ -62,6 +63,8 @@ def qos_document(
         max_read_request_bytes: PCIe maximum read request of these functions; ``None`` leaves the BIOS's choice.
         acs_clear: whether ACS redirection is switched off on the bridges above them (needs consent, see the role).
         wait_s: how long the service waits for the devices at boot before it fails.
+        ofed: whether the ports run with NVIDIA's OFED, so that every setting must be there; the kernel's own driver has
+            none of ECN, CNP DSCP and a forced traffic class.
     """
     if max_read_request_bytes is not None and max_read_request_bytes not in _READ_REQUESTS:
         raise ProvisionError(f"max_read_request_bytes={max_read_request_bytes} is none of {_READ_REQUESTS}")
@@ -73,6 +76,7 @@ def qos_document(
         "max_read_request_bytes": max_read_request_bytes,
         "acs_clear": acs_clear,
         "wait_s": wait_s,
+        "ofed": ofed,
     }
 
 

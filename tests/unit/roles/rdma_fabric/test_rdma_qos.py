@@ -43,9 +43,12 @@ class Machine:
         else:
             shutil.copytree(like.root.parent, self.root.parent, symlinks=True)
 
-    def run(self, action):
-        command = [sys.executable, TOOL, action, "--config", self.config, "--root", self.root, "--json"]
+    def run(self, action, form="--json"):
+        command = [sys.executable, TOOL, action, "--config", self.config, "--root", self.root]
+        command += [form] if form == "--json" else []
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if form != "--json":
+            return done.returncode, done.stdout
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
     def edit(self, name, change):
@@ -154,6 +157,50 @@ def test_each_single_drift_is_found_alone_and_mended(tmp_path, applied, damage, 
     assert len(found[PORT]) == 1
     assert word in found[PORT][0]
     assert machine.run("apply") == (0, {PORT: []})
+
+
+def take_what_only_ofed_has(machine):
+    """Leave the files that the kernel's own mlx5 driver makes."""
+    shutil.rmtree(machine.root / "sys/class/net/ens0np0/ecn")
+    shutil.rmtree(machine.root / "sys/class/infiniband/mlx5_0/tc")
+
+
+INBOX = qos_document(BLOCK, [PORT], max_read_request_bytes=4096, acs_clear=True, wait_s=0, ofed=False)
+
+
+def test_what_the_kernels_own_driver_has_no_setting_of_is_named_and_the_rest_is_set_and_proved(tmp_path, applied):
+    machine = Machine(tmp_path, INBOX, like=applied)
+    take_what_only_ofed_has(machine)
+    drop_trust(machine)
+    assert machine.run("verify") == (1, {PORT: ["trust is pcp, wanted dscp"]})
+    assert machine.run("apply") == (0, {PORT: []})
+    assert not (machine.root / "sys/class/net/ens0np0/ecn").exists()
+    code, text = machine.run("verify", "--text")
+    assert (code, text.count("\n")) == (0, 1)
+    assert text.startswith(f"{PORT}: not possible here")
+    assert text.strip().endswith("traffic class, ECN, CNP DSCP")
+
+
+def test_settings_that_are_there_are_proved_without_ofed_too(tmp_path, applied):
+    machine = Machine(tmp_path, INBOX, like=applied)
+    stop_marking(machine)
+    code, found = machine.run("verify")
+    assert (code, len(found[PORT])) == (1, 1)
+    assert "ECN roce_rp priority 3 is 0" in found[PORT][0]
+
+
+def test_with_ofed_a_missing_setting_is_a_difference(tmp_path, applied):
+    machine = Machine(tmp_path, DOCUMENT, like=applied)
+    take_what_only_ofed_has(machine)
+    code, found = machine.run("verify")
+    assert code == 1
+    assert any("traffic class is None" in line for line in found[PORT])
+    assert machine.run("apply")[0] == 1
+
+
+def test_a_document_of_an_earlier_version_is_read_as_one_for_ofed(tmp_path, applied):
+    machine = Machine(tmp_path, {key: value for key, value in DOCUMENT.items() if key != "ofed"}, like=applied)
+    assert machine.run("verify") == (0, {PORT: []})
 
 
 def test_p089_acs_is_left_alone_without_consent(tmp_path):
