@@ -26,11 +26,14 @@ CONNECTION = {
     "plans": "rackweave_state_dir ~ '/plan'",
     "documents": "rackweave_state_dir ~ '/observed'",
     "submit_host": "training_job_submit_host",
-    "controller": "inventory_hostname in groups['slurm_controller']",
+    "slurm_host": "slurm_controller_host | default(groups['slurm_controller'] | first)",
+    "slurm_directory": "slurm_directory | default('/etc/slurm')",
+    "slurm_node": "inventory_hostname in (slurm_nodes | default(groups['gpu_nodes']))",
     "slurm_manage": "slurm_manage | default(true)",
     "memlock": "node_base_memlock | default('unlimited')",
     "time_sync": "node_base_time_sync_enabled | default(true)",
     "exporter": "monitoring_node_exporter_enabled | default(false)",
+    "exporter_address": "monitoring_listen_address | default('127.0.0.1')",
     "exporter_port": "monitoring_node_exporter_port | default(9100)",
     "requirements": "trainer_runtime_packages | default([])",
 }
@@ -64,15 +67,16 @@ def variables(request):
     inventory = request.config.getoption("--inventory")
     if inventory == LAB and not request.config.getoption("--as-it-is"):
         request.getfixturevalue("lab")
+    found = templated(inventory, "slurm_controller:gpu_nodes")
+    # Jobs may be submitted, and slurmctld may run, on a host of neither group.
+    first = next(iter(found.values()))
+    others = sorted({first["submit_host"], first["slurm_host"]} - set(found))
+    return {**found, **(templated(inventory, ":".join(others)) if others else {})}
+
+
+def templated(inventory, pattern):
     names = ", ".join(f"'{key}': {value}" for key, value in CONNECTION.items())
-    command = [
-        str(support.BIN / "ansible"),
-        "slurm_controller:gpu_nodes",
-        "-i",
-        inventory,
-        "-m",
-        "ansible.builtin.debug",
-    ]
+    command = [str(support.BIN / "ansible"), pattern, "-i", inventory, "-m", "ansible.builtin.debug"]
     done = subprocess.run(
         [*command, "--one-line", "--args", "msg={{ {" + names + "} }}"],
         cwd=support.ROOT,
@@ -121,7 +125,26 @@ def any_node(request, connect):
 
 @pytest.fixture(scope="session")
 def controller(variables, connect):
+    """Return the host that jobs are submitted on."""
     return connect(next(iter(variables.values()))["submit_host"])
+
+
+@pytest.fixture(scope="session")
+def slurm_host(variables, connect):
+    """Return the host of slurmctld, which may be another one."""
+    return connect(next(iter(variables.values()))["slurm_host"])
+
+
+@pytest.fixture(scope="session")
+def idle_nodes(request, controller):
+    """Return a function that asks Slurm which GPU nodes are idle now, so that a step of ours may run there."""
+    hosts = support.inventory_hosts(request.config.getoption("--inventory"))["gpu_nodes"]
+
+    def ask():
+        shown = controller.check_output(f"sinfo --noheader --Node --format='%N %T' --nodes={','.join(hosts)}")
+        return sorted({line.split()[0] for line in shown.splitlines() if line.split()[1] == "idle"} & set(hosts))
+
+    return ask
 
 
 @pytest.fixture
@@ -152,12 +175,10 @@ def hardware_root(request):
 
 
 @pytest.fixture(scope="session")
-def steps(request, variables, controller):
+def steps(variables, controller, idle_nodes):
     """Return host to what a job step sees there, from one job on all idle nodes; a node with a job is not asked."""
-    hosts = support.inventory_hosts(request.config.getoption("--inventory"))["gpu_nodes"]
     entry = next(iter(variables.values()))
-    shown = controller.check_output(f"sinfo --noheader --Node --format='%N %T' --nodes={','.join(hosts)}")
-    idle = sorted({line.split()[0] for line in shown.splitlines() if line.split()[1] == "idle"} & set(hosts))
+    idle = idle_nodes()
     if not idle:
         return {}
     code = base64.b64encode((Path(__file__).parent / "step_facts.py").read_bytes()).decode()

@@ -11,10 +11,10 @@ def fields(text):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_slurmd_has_the_file_of_the_controller(node, controller, entry, name):
+def test_slurmd_has_the_file_of_the_controller(node, slurm_host, entry, name):
     if not entry["slurm_manage"]:
         pytest.skip("this Slurm is not ours")
-    there, here = controller.file(f"/etc/slurm/{name}"), node.file(f"/run/slurm/conf/{name}")
+    there, here = slurm_host.file(f"{entry['slurm_directory']}/{name}"), node.file(f"/run/slurm/conf/{name}")
     assert there.content_string.startswith("# Written by Rackweave")
     assert here.exists
     assert here.sha256sum == there.sha256sum

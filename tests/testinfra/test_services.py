@@ -18,9 +18,10 @@ def journal(host, unit):
 def units_of(host, variables):
     """Return the units that a host of this kind needs."""
     wanted = ["munge"]
-    entry = variables[host.inventory_name]
+    entry, name = variables[host.inventory_name], host.inventory_name
     if entry["slurm_manage"]:
-        wanted.append("slurmctld" if entry["controller"] else "slurmd")
+        wanted += ["slurmctld"] if name == entry["slurm_host"] else []
+        wanted += ["slurmd"] if entry["slurm_node"] else []
     return wanted
 
 
@@ -50,7 +51,7 @@ def test_slurmd_has_its_settings_file(node, entry):
         pytest.skip("this Slurm is not ours")
     text = node.file("/etc/systemd/system/slurmd.service.d/rackweave.conf").content_string
     assert "LimitMEMLOCK=infinity" in text
-    assert f"--conf-server {entry['submit_host']}" in text
+    assert f"--conf-server {entry['slurm_host']}" in text
 
 
 def test_the_units_in_force_are_those_on_disk(any_node, variables):
@@ -72,9 +73,15 @@ def test_the_clock_is_kept_in_step(any_node, entry, in_container):
     assert shown == "yes", journal(any_node, "chrony")
 
 
+def reached_at(listen_address):
+    """Return the address, as part of a URL, at which the host itself reaches what listens at an address."""
+    here = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(listen_address, listen_address)
+    return f"[{here}]" if ":" in here and not here.startswith("[") else here
+
+
 def test_the_node_exporter_answers(node, entry):
     if not entry["exporter"]:
         pytest.skip("not wanted by the inventory")
-    address = f"http://127.0.0.1:{entry['exporter_port']}/metrics"
+    address = f"http://{reached_at(entry['exporter_address'])}:{entry['exporter_port']}/metrics"
     code = f"import urllib.request; print('node_load1' in urllib.request.urlopen('{address}').read().decode())"
     assert node.run(f'python3 -c "{code}"').stdout.strip() == "True", journal(node, "prometheus-node-exporter")
