@@ -15,7 +15,8 @@ def test_the_training_user_has_the_same_uid_everywhere(any_node, controller, ent
 def test_every_node_finds_the_others_by_name(any_node, variables):
     wrong = {}
     for name, other in variables.items():
-        found = any_node.run(f"getent ahosts {name}").stdout.split()
+        family = "ahostsv6" if ":" in other["address"] else "ahostsv4"
+        found = any_node.run(f"getent {family} {name}").stdout.split()
         if not found or (is_address(other["address"]) and other["address"] not in found):
             wrong[name] = found
     assert wrong == {}
