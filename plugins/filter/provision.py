@@ -153,6 +153,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stripe_is_set": storage.stripe_is_set,
     "docker_daemon": engine.docker_daemon,
     "enroot_lines": engine.enroot_lines,
+    "container_probe": engine.parse_probe,
     "container_probe_findings": _probe_findings,
     "job_runtime_conf": _runtime_conf,
     "slurm_inventory": _slurm_inventory,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ..errors import ProvisionError
 
 _STACK_BYTES = 67108864
 _SHM_FLOOR_BYTES = 16 * 1024**3  # NCCL extends its segments with the number of ranks; 64 MB ends in a bus error
-_PROBE_KEYS = ("shm_bytes", "memlock_kb", "uverbs", "gpus", "ipc", "net")
+_PROBE_KEYS = ("shm_bytes", "memlock_kb", "uverbs", "gpus", "gpu_peers", "ipc", "net")
+
+_PEERS = re.compile(r"(?P<allowed>\d+)/(?P<pairs>\d+)")
 
 
 def docker_daemon(options: Mapping[str, object], *, gpus: bool) -> dict[str, object]:
@@ -100,7 +103,21 @@ def probe_findings(inside: Mapping[str, str], outside: Mapping[str, str]) -> lis
     for key, what in (("uverbs", "RDMA devices"), ("gpus", "GPUs")):
         if int(inside[key]) < int(outside[key]):
             findings.append(f"{inside[key]} {what} inside, {outside[key]} on the node")
+    findings += _peer_findings(inside["gpu_peers"], outside["gpu_peers"])
     for key, what in (("ipc", "IPC"), ("net", "network")):
         if inside[key] != outside[key]:
             findings.append(f"its {what} namespace is not the node's")
     return findings
+
+
+def _peer_findings(inside: str, outside: str) -> list[str]:
+    """Return what is wrong with the peer access of GPUs; where either side cannot be asked there is nothing to say."""
+    there = _PEERS.fullmatch(outside)
+    if there is None or inside.startswith("not possible here"):
+        return []
+    here = _PEERS.fullmatch(inside)
+    if here is None:
+        return [f"peer access of GPUs {inside}"]
+    if int(here["allowed"]) >= int(there["allowed"]):
+        return []
+    return [f"peer access of GPUs for {inside} pairs inside, {outside} on the node"]

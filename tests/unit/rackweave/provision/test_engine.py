@@ -34,6 +34,7 @@ NODE = {
     "memlock_kb": "unlimited",
     "uverbs": "8",
     "gpus": "8",
+    "gpu_peers": "56/56",
     "ipc": "ipc:[1]",
     "net": "net:[2]",
 }
@@ -54,6 +55,8 @@ def test_a_container_like_its_node_has_no_findings():
         ({"memlock_kb": "8192"}, "8192 kB"),
         ({"uverbs": "0"}, "0 RDMA devices"),
         ({"gpus": "7"}, "7 GPUs"),
+        ({"gpu_peers": "42/56"}, "42/56 pairs inside, 56/56 on the node"),
+        ({"gpu_peers": "failed: Failed to initialize NVML"}, "Failed to initialize NVML"),
         ({"ipc": "ipc:[9]"}, "IPC namespace"),
         ({"net": "net:[9]"}, "network namespace"),
     ],
@@ -61,6 +64,20 @@ def test_a_container_like_its_node_has_no_findings():
 def test_each_thing_a_container_lacks_is_named(inside, word):
     (finding,) = findings(**inside)
     assert word in finding
+
+
+@pytest.mark.parametrize(
+    ("inside", "node"),
+    [
+        ("56/56", "56/56"),
+        ("24/56", "24/56"),
+        ("not possible here: no nvidia-smi", "56/56"),
+        ("not possible here: 0 GPUs", "not possible here: 0 GPUs"),
+        ("failed: x", "failed: x"),
+    ],
+)
+def test_peer_access_is_compared_with_what_the_node_itself_shows(inside, node):
+    assert engine.probe_findings({**NODE, "gpu_peers": inside}, {**NODE, "gpu_peers": node}) == []
 
 
 def test_a_probe_that_died_half_way_is_no_good_probe():
