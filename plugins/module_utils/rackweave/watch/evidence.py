@@ -138,6 +138,35 @@ def to_finding(hit: Hit) -> Finding:
     )
 
 
+def finding_of(
+    diagnosis: str,
+    hit: Hit,
+    depth: int,
+    ranks: Iterable[int] = (),
+    hosts: Iterable[str] = (),
+    severity: str = "",
+) -> Finding:
+    """What several hits say together, shown by the line of one of them."""
+    line = hit.line
+    return Finding(
+        diagnosis,
+        line.full.strip()[:MAX_TEXT],
+        ranks=frozenset(ranks),
+        hosts=frozenset(hosts),
+        depth=depth,
+        time=line.time,
+        position=line.position,
+        source=line.source,
+        severity=severity,
+        kernel=line.kernel,
+    )
+
+
+def to_finding_as(hit: Hit, diagnosis: str, depth: int) -> Finding:
+    """A fact's hit under another class."""
+    return replace(to_finding(hit), diagnosis=diagnosis, depth=depth, role="root", severity="", action="", kernel=False)
+
+
 def _local(groups: dict[str, str]) -> int | None:
     return int(groups["local"]) if "local" in groups else None
 

@@ -7,7 +7,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from .evidence import MAX_TEXT, Finding, Hit, Store, expand_hosts, to_finding
+from . import rerun, slurm_rules, versions
+from .evidence import Finding, Hit, Store, finding_of, to_finding, to_finding_as
 from .lifecycle import Lifecycle
 
 
@@ -15,29 +16,6 @@ def joined(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """Every finding that several hits make together."""
     for rule in _RULES:
         yield from rule(store, life)
-
-
-def _make(
-    diagnosis: str,
-    hit: Hit,
-    depth: int,
-    ranks: set[int] | None = None,
-    hosts: set[str] | None = None,
-    severity: str = "",
-) -> Finding:
-    line = hit.line
-    return Finding(
-        diagnosis,
-        line.full.strip()[:MAX_TEXT],
-        ranks=frozenset(ranks or ()),
-        hosts=frozenset(hosts or ()),
-        depth=depth,
-        time=line.time,
-        position=line.position,
-        source=line.source,
-        severity=severity,
-        kernel=line.kernel,
-    )
 
 
 def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -57,16 +35,16 @@ def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
         behind = {rank for rank, (seq, _, _) in by_rank.items() if seq == lowest}
         if len(behind) <= max(1, len(by_rank) // 2):
             first = by_rank[min(behind)][2]
-            yield _make("hang.collective_timeout", first, 43, ranks=behind)
+            yield finding_of("hang.collective_timeout", first, 43, ranks=behind)
         return
     operations = Counter(op for _, op, _ in by_rank.values())
     unheard = _unheard(set(by_rank), store)
     if len(operations) == 1 and unheard:
-        yield _make("hang.collective_timeout", hits[0], 43, ranks=unheard)
+        yield finding_of("hang.collective_timeout", hits[0], 43, ranks=unheard)
     if len(operations) > 1:
         rarest, count = operations.most_common()[-1]
         odd = {rank for rank, (_, op, _) in by_rank.items() if op == rarest} if count * 2 < len(by_rank) else set()
-        yield _make("hang.desync", hits[0], 41, ranks=odd)
+        yield finding_of("hang.desync", hits[0], 41, ranks=odd)
 
 
 def _unheard(waiting: set[int], store: Store) -> set[int]:
@@ -92,13 +70,13 @@ def _behind(store: Store, life: Lifecycle) -> Iterator[Finding]:
         reached = [number for rank, (number, _) in told.items() if rank in waiting]
         late = {rank for rank, (number, _) in told.items() if reached and rank not in waiting and number < min(reached)}
         if late and len(late) * 2 <= len(told):
-            yield _make("hang.collective_timeout", told[min(late)][1], 43, ranks=late)
+            yield finding_of("hang.collective_timeout", told[min(late)][1], 43, ranks=late)
 
 
 def _nan_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
     for hit in store.of("fact:nan_rank"):
         finding = to_finding(hit)
-        yield _make("num.nan", hit, 20, set(finding.ranks), set(finding.hosts))
+        yield finding_of("num.nan", hit, 20, set(finding.ranks), set(finding.hosts))
 
 
 _SRUN_LABEL = re.compile(r"\s*\d+: ")
@@ -118,7 +96,7 @@ def _node_rank(store: Store, life: Lifecycle) -> Iterator[Finding]:
     labelled = [hit for hit in hits if hit.line.host is None and _SRUN_LABEL.match(hit.line.full)]
     alone = len(places) == 1 and nnodes > 1 and any(hit.count >= nnodes for hit in labelled)
     if alone or max(len(names) for names in places.values()) >= 2:
-        yield _make("launch.node_rank_early_expansion", hits[0], 14)
+        yield finding_of("launch.node_rank_early_expansion", hits[0], 14)
 
 
 def _mounts(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -128,36 +106,11 @@ def _mounts(store: Store, life: Lifecycle) -> Iterator[Finding]:
         target = _target(hit)
         returned = any(host == hit.line.host and name == target and last > hit.last for host, name, last in back)
         if not returned:
-            yield _make("storage.unresponsive", hit, 19, hosts={hit.line.host} if hit.line.host else None)
+            yield finding_of("storage.unresponsive", hit, 19, hosts=[hit.line.host] if hit.line.host else [])
 
 
 def _target(hit: Hit) -> str:
     return next((value for key, value in hit.groups.items() if key.startswith("target")), "").rstrip(",")
-
-
-def _not_responding(store: Store, life: Lifecycle) -> Iterator[Finding]:
-    """slurmctld misses a node; a node that answers again is no fault."""
-    state: dict[str, tuple[str, Hit]] = {}
-    for hit in store.of("fact:not_responding"):
-        words = hit.groups.get("state") or hit.groups.get("state2") or ""
-        for host in expand_hosts(hit.groups.get("hosts") or hit.groups.get("hosts2") or ""):
-            previous = state.get(host)
-            if previous is None or hit.last >= previous[1].last:
-                state[host] = (words, hit)
-    for host, (words, hit) in sorted(state.items()):
-        if words == "not responding":
-            yield _make("slurm.node_fail", hit, 53, hosts={host}, severity="error")
-    lines = store.of("fact:node_failure_line")
-    if lines:
-        # The printing node only reports; without another line the failed one is not known.
-        yield _make("slurm.node_fail", lines[0], 31)
-
-
-def _controller(store: Store, life: Lifecycle) -> Iterator[Finding]:
-    lost = store.of("slurm.controller_unreachable/any")
-    back = store.of("fact:controller_back")
-    if lost and not any(hit.last > max(h.last for h in lost) for hit in back):
-        yield _make("slurm.controller_unreachable", lost[0], 70)
 
 
 def _segfault(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -172,44 +125,8 @@ def _segfault(store: Store, life: Lifecycle) -> Iterator[Finding]:
         if near:
             finding = to_finding(crash)
             hosts = set(finding.hosts)
-            yield _make("nccl.segfault", crash, 40, set(finding.ranks), hosts)
+            yield finding_of("nccl.segfault", crash, 40, set(finding.ranks), hosts)
             return
-
-
-def _versions(store: Store, life: Lifecycle) -> Iterator[Finding]:
-    """Two versions of the library on different hosts of one job."""
-    if life.restarted:
-        return
-    seen: dict[str, set[str]] = defaultdict(set)
-    hits = store.of("fact:nccl_version")
-    for hit in hits:
-        version = hit.groups.get("version") or hit.groups.get("version2") or ""
-        if hit.line.host:
-            seen[version].add(hit.line.host)
-    if len(seen) < 2 or set.intersection(*seen.values()):
-        return
-    counts = sorted(seen.items(), key=lambda item: len(item[1]))
-    odd = set(counts[0][1]) if len(counts[0][1]) < len(counts[-1][1]) else set()
-    yield _make("nccl.version_mismatch", hits[-1], 24, hosts=odd)
-
-
-def _held_job(store: Store, life: Lifecycle) -> Iterator[Finding]:
-    """A held job's record names the node on which its script could not start."""
-    held = store.of("slurm.requeued_held/reason")
-    hosts = {host for hit in store.of("fact:batch_host") for host in expand_hosts(hit.groups["hosts"])}
-    if held and len(hosts) == 1:
-        yield _make("slurm.requeued_held", held[0], 24, hosts=hosts)
-
-
-def _held_by(store: Store, life: Lifecycle) -> Iterator[Finding]:
-    """Rows of ``sinfo -R`` name the node behind a held job or a step that could not be killed."""
-    for hit in store.of("fact:drain_row"):
-        reason = hit.groups.get("reason", "")
-        hosts = set(expand_hosts(hit.groups.get("hosts", "")))
-        if reason.startswith("Prolog"):
-            yield _make("slurm.requeued_held", hit, 24, hosts=hosts)
-        elif reason.startswith("Kill task"):
-            yield _make("slurm.unkillable_step", hit, 27, hosts=hosts)
 
 
 def _grace(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -224,9 +141,9 @@ def _grace(store: Store, life: Lifecycle) -> Iterator[Finding]:
     by_limit = store.of("slurm.time_limit/slurm") or store.of("slurm.preempted/slurm")
     signalled = life.signalled is not None and life.signalled.position <= life.saving.position
     if late and (told or by_limit or signalled or _asked(life.saving.full)):
-        yield _make("launch.grace_exceeded", late[0], 16)
+        yield finding_of("launch.grace_exceeded", late[0], 16)
     elif by_limit and by_limit[0].last > life.saving.position and _asked(life.saving.full):
-        yield _make("launch.grace_exceeded", by_limit[0], 16)
+        yield finding_of("launch.grace_exceeded", by_limit[0], 16)
 
 
 def _asked(text: str) -> bool:
@@ -240,7 +157,7 @@ def _rates(store: Store, life: Lifecycle) -> Iterator[Finding]:
         said = hit.groups
         same = said["unit"][0].lower() == said["unit2"][0].lower()
         if same and float(said["is"]) < 0.95 * float(said["was"]):
-            yield _make("net.link_degraded", hit, 80, hosts={hit.line.host} if hit.line.host else None)
+            yield finding_of("net.link_degraded", hit, 80, hosts=[hit.line.host] if hit.line.host else [])
 
 
 # Counters of a port of which one increase more says that its link went away; any other counts damaged frames.
@@ -274,14 +191,14 @@ def _step_time(store: Store, life: Lifecycle) -> Iterator[Finding]:
         except ValueError:
             continue
         if after > 1.35 * before > 0:
-            yield _make("perf.slowdown", hit, 84)
+            yield finding_of("perf.slowdown", hit, 84)
 
 
 def _fresh_start(store: Store, life: Lifecycle) -> Iterator[Finding]:
     """A run that starts at zero although it was restarted."""
     hits = store.of("fact:fresh_start")
     if hits and life.restarted:
-        yield _make("ckpt.silent_fresh_start", hits[0], 21)
+        yield finding_of("ckpt.silent_fresh_start", hits[0], 21)
 
 
 def _overlap(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -291,7 +208,7 @@ def _overlap(store: Store, life: Lifecycle) -> Iterator[Finding]:
     for earlier, later in zip(scheduled, scheduled[1:]):
         done = saved.get(earlier.groups["iteration"])
         if earlier.line.source == later.line.source and (done is None or done > later.line.position):
-            yield _make("ckpt.async_overlap", later, 80)
+            yield finding_of("ckpt.async_overlap", later, 80)
             return
 
 
@@ -302,35 +219,13 @@ def _gloo_remote(store: Store, life: Lifecycle) -> Iterator[Finding]:
         yield to_finding_as(hit, "net.bootstrap_unreachable", 33)
 
 
-def to_finding_as(hit: Hit, diagnosis: str, depth: int) -> Finding:
-    """A fact's hit under another class."""
-    finding = to_finding(hit)
-    return Finding(
-        diagnosis,
-        finding.text,
-        ranks=finding.ranks,
-        hosts=finding.hosts,
-        depth=depth,
-        time=finding.time,
-        position=finding.position,
-        source=finding.source,
-        printed_by=finding.printed_by,
-        peers=finding.peers,
-    )
-
-
 _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _watchdog,
     _behind,
     _nan_rank,
     _node_rank,
     _mounts,
-    _not_responding,
-    _controller,
     _segfault,
-    _versions,
-    _held_by,
-    _held_job,
     _grace,
     _fresh_start,
     _step_time,
@@ -339,6 +234,9 @@ _RULES: tuple[Callable[[Store, Lifecycle], Iterator[Finding]], ...] = (
     _rates,
     _overlap,
     _gloo_remote,
+    *slurm_rules.RULES,
+    versions.mismatch,
+    rerun.verdicts,
 )
 
 

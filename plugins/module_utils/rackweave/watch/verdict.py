@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from . import rerun, versions
 from .classes import CLASSES
 from .evidence import Finding, dated, to_finding, with_year
 from .flight import analyse
@@ -29,7 +30,7 @@ PHASE_LIMIT_S = 1800.0
 
 # How a process dies of a cause: the launcher's table then says which one.
 _DEATHS = {"mem.host_oom": "launch.sigkill_unconfirmed", "nccl.segfault": "launch.child_crash"}
-_DEFERRED = {"slurm.controller_unreachable/any", "storage.unresponsive/fact"}
+_DEFERRED = {"slurm.controller_unreachable/any", "storage.unresponsive/fact", versions.PAIRS, *rerun.DEFERRED}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ _OPEN = (
     r"in[- ](?:flight|progress)|running|pending|outstanding|unfinished|ongoing)"
 )
 
+# A directory that a trainer names after a step: Megatron, DeepSpeed, DCP's and Hugging Face's examples.
+_NUMBERED = r"(?:iter_\d+|(?:global_)?step[_=-]?\d+|checkpoint-\d+)"
+
 TABLE = (
     S(
         "ckpt.incomplete/metadata",
@@ -21,6 +24,7 @@ TABLE = (
         r"exist|missing)|"
         r"AssertionError: metadata is None|(?:not|n't) (?:contain|have|hold) a (?:valid|complete|distributed) "
         r"checkpoint|"
+        r"Object shard \S+ not found|Missing (?:object )?shards after fully parallel loading|Missing loaded item shard|"
         r"is not a (?:distributed|complete|valid) checkpoint|(?i:checkpoint\b.{0,160}\bis incomplete|incomplete "
         r"checkpoint\b)",
         "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/run1/iter_0012000/.metadata'",
@@ -31,8 +35,9 @@ TABLE = (
         "ckpt.incomplete/deepspeed",
         "ckpt.incomplete",
         r"(?:No such file or directory|does not exist|not found).{0,200}(?:_model_states\.pt|_optim_states\.pt|"
-        r"layer_\d+-model)|"
-        r"(?:_model_states\.pt|_optim_states\.pt).{0,80}(?:does not exist|not found|missing)",
+        r"layer_\d+-model|model_optim_rng\.pt|distrib_optim\.pt)|"
+        r"(?:_model_states\.pt|_optim_states\.pt|model_optim_rng\.pt|distrib_optim\.pt).{0,80}(?:does not "
+        r"exist|not found|missing)",
         "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/global_step1000/mp_rank_00_model_states.pt'",
         depth=19,
     ),
@@ -78,6 +83,7 @@ TABLE = (
         r"(?:tensor_model_parallel_size|pipeline_model_parallel_size|data_parallel_size|context_parallel_size|"
         r"expert_model_parallel_size|virtual_pipeline\w*) value from checkpoint \(.*\) is not equal|"
         r"\(TP, ?PP(?:, ?DP|, ?encoder\w*)*\) mismatch|size mismatch for \S+: copying a param|"
+        r"Global shape mismatch for loaded|"
         r"(?i:reshard(?:ing)?\b.{0,80}\b(?:not supported|unsupported|impossible|cannot))|(?i:(?:cannot|"
         r"unable to|not supported).{0,60}\breshard)|"
         r"(?i:checkpoint\b.{0,120}\b(?:different|another) (?:TP|PP|DP|tensor|pipeline|data|world|parallel)"
@@ -118,7 +124,14 @@ TABLE = (
     S(
         "ckpt.tracker_inconsistent/megatron",
         "ckpt.tracker_inconsistent",
-        r"in the metadata while max iteration across the ranks|ERROR: Invalid metadata file|checkpoint "
+        r"in the metadata while max iteration across the ranks|ERROR: Invalid metadata file|"
+        r"error parsing metadata file|"
+        # The iteration or tag in the name of the directory came out of the tracker.
+        r"[Cc]heckpoint(?: directory)? \S*/"
+        + _NUMBERED
+        + r"/?['\",]? (?:does not exist|is missing|was not found)|No such file or directory: '\S*/"
+        + _NUMBERED
+        + r"/?'|checkpoint "
         r"tag(?: name)? .* is not consistent across all ranks|"
         r"(?i:(?:tracker|latest(?:_checkpointed_iteration(?:\.txt)?)?)(?: file)?\b.{0,80}\b(?:points? "
         r"to|names?|says|refers? to|lists?)\b.{0,120}\b(?:but|does not exist|missing|not found|while|unloadable)"

@@ -120,11 +120,21 @@ TABLE = (
         r"gai error: -?\d+|socket\.gaierror|\[Errno -[235]\] |getaddrinfo\S* (?:failed|error|for)|(?i:could "
         r"not resolve host(?:name)?\b)|(?i:temporary failure in name resolution)|Name or service not known|"
         r"No address associated with hostname",
-        "[W socket.cpp:601] [c10d] The IPv6 network addresses of (host1, 29500) cannot be retrieved (gai "
+        "[W socket.cpp:601] [c10d] The IPv4 network addresses of (host1, 29500) cannot be retrieved (gai "
         "error: -2 - Name or "
         "service not known).",
         depth=25,
-        unless=r"(?i)wandb|huggingface\.co|hf\.co|sentry|telemetry|s3\.|mlflow|pypi|api\.",
+        unless=r"(?i)wandb|huggingface\.co|hf\.co|sentry|telemetry|s3\.|mlflow|pypi|api\.|gai error: -9\b|"
+        r"IPv6 network addresses of .*gai error: -[25]\b",
+    ),
+    S(
+        "launch.dns_failure/ipv6",
+        "launch.dns_failure",
+        # A name without an IPv6 address is looked up for IPv4 next, so this counts only where nothing else is said.
+        r"IPv6 network addresses of .{1,300} cannot be retrieved \(gai error: -[25]\b",
+        "[W socket.cpp:601] [c10d] The IPv6 network addresses of (host1, 29500) cannot be retrieved (gai error: -2 - "
+        "Name or service not known).",
+        depth=79,
     ),
     S(
         "launch.port_in_use/bind",

@@ -17,8 +17,8 @@ TABLE = (
     S(
         "nccl.version_mismatch/nccl",
         "nccl.version_mismatch",
-        r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)(?: version \d+ rank (?P<rank2>\d+)"
-        r")?|NCCL version mismatch",
+        r"[Mm]ismatched NCCL version detected ?: rank (?P<rank>\d+)(?: version (?P<version>\d+) "
+        r"rank (?P<rank2>\d+)(?: version (?P<version2>\d+))?)?|NCCL version mismatch",
         "host1:5:5 [0] init.cc:1100 NCCL WARN Mismatched NCCL version detected : rank 3 version 22803 "
         "rank 0 version 22005",
         blame="host",

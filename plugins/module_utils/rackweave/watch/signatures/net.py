@@ -183,10 +183,12 @@ TABLE = (
     S(
         "net.bootstrap_unreachable/connect",
         "net.bootstrap_unreachable",
-        r"(?:socketStartConnect|socketPollConnect|socketFinalizeConnect|socketConnect\w*): ?(?:Connect|"
-        r"connect) to " + _peer(1) + r" "
-        r"(?:failed|returned)|Call to connect (?:to )?" + _peer(2) + r" (?:returned|failed)|"
-        r"^(?:\S+ )?NCCL WARN (?:Call to )?[Cc]onnect(?: to " + _peer(3) + r")? (?:returned|failed)",
+        # Names of the functions change with the version (socketPollConnect, ncclOsSocketPollConnect from 2.29 on).
+        r"[Ss]ocket\w*Connect\w*: ?[Cc]onnect(?: to " + _peer(1) + r")? (?:failed|returned)|"
+        r"Call to connect (?:to )?" + _peer(2) + r" (?:returned|failed)|"
+        r"^(?:\S+ )?NCCL WARN (?:Call to )?[Cc]onnect(?: to " + _peer(3) + r")? (?:returned|failed)|"
+        r"\b[Cc]onnect to " + _peer(4) + r" returned .{1,60}exceeded error retry count|"
+        r"[Ss]ocket\w*Accept\w*: (?:exceeded error retry count|Accept failed)",
         "host5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 192.0.2.14<56849> returned "
         "113(No route to host) errno 115(Operation now in progress)",
         unless=r"NCCL INFO|retrying",
@@ -222,6 +224,8 @@ TABLE = (
         + _peer(1)
         + r"|Call to (?:recv from|send to|recv|send) "
         + _peer(2)
+        + r" failed|[Ss]ocketProgress\w*: (?:recv from|send to) "
+        + _peer(3)
         + r" failed",
         "host1:39964:40044 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote "
         "peer host2<57557>",
@@ -261,7 +265,8 @@ TABLE = (
         r"remote process exited or there was a network error|ncclRemoteError",
         "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5",
         role="cascade",
-        depth=55,
+        # Said of whatever ended a peer, so any line that says more comes before it.
+        depth=61,
     ),
     S(
         "net.peermem_invalid_context/kernel",

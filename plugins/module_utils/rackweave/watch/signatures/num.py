@@ -28,6 +28,20 @@ TABLE = (
         depth=18,
     ),
     S(
+        "fact:rerun_agrees",
+        "fact:rerun_agrees",
+        r"unexpected result is reproducible on a different GPU|Correct result \(but possible Application error\)",
+        "WARNING:megatron.core.rerun_state_machine:Second rerun: unexpected result is reproducible on a different GPU, "
+        "therefore it was likely correct (nan = nan)",
+    ),
+    S(
+        "fact:rerun_same_gpu",
+        "fact:rerun_same_gpu",
+        r"Got rescheduled on the same GPU.*\(node: (?P<host>[\w.-]+), gpu: \d+\)",
+        "ERROR:megatron.core.rerun_state_machine:Got rescheduled on the same GPU. Need to resume again from the same "
+        "checkpoint (node: host1, gpu: 3)",
+    ),
+    S(
         "num.sdc_persistent/other",
         "num.sdc_persistent",
         r"(?i)\b(?:persistent|repeatable|reproducible|permanent)\b.{0,24}\b(?:corruption|SDC|miscomput\w+|wrong "

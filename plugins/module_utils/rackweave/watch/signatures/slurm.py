@@ -83,9 +83,33 @@ TABLE = (
     S(
         "fact:drain_row",
         "fact:drain_row",
-        r"^(?P<reason>Prolog error|Kill task failed|Not responding|Epilog error|batch job complete failure)"
-        r"\s+\S+\s+\S+\s+(?P<hosts>[\w.\[\],-]+)",
+        r"^(?P<reason>Prolog error|Kill task failed|Not responding|Epilog error|batch job complete failure|"
+        r"Node unexpectedly re\w*)\s+\S+\s+\S+\s+(?P<hosts>[\w.\[\],-]+)",
         "Prolog error         slurm     2026-08-02T04:00:12 host2",
+    ),
+    S(
+        "fact:down_row",
+        "fact:down_row",
+        r"^\S+ +(?:up|down|inact) +\S+ +\d+ +down\*? +(?P<hosts>[\w.\[\],-]+)\s*$",
+        "gpu*         up   infinite      1  down* host2",
+    ),
+    S(
+        "fact:node_record",
+        "fact:node_record",
+        r"^\s*NodeName=(?P<hosts>[\w.-]+) ",
+        "NodeName=host2 Arch=x86_64 CoresPerSocket=56",
+    ),
+    S(
+        "fact:node_lost",
+        "fact:node_lost",
+        r"\bReason=(?:Not responding|Node unexpectedly re)",
+        "   Reason=Not responding [slurm@2026-08-02T04:00:12]",
+    ),
+    S(
+        "fact:job_nodes",
+        "fact:job_nodes",
+        r"\bNodeList=(?P<hosts>(?!None)[\w.\[\],-]+)",
+        "   NodeList=host[1-4]",
     ),
     S(
         "slurm.step_launch_failed/srun",
