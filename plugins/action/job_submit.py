@@ -23,6 +23,7 @@ ARGUMENT_SPEC = {
     "stop_ok": {"type": "bool", "required": True},
     "requeue_ok": {"type": "bool", "required": True},
     "drain_ok": {"type": "bool", "required": True},
+    "further_drains": {"type": "dict", "default": {}},
     "check_only": {"type": "bool", "default": False},
 }
 SWITCHES = ("stop_ok", "requeue_ok", "drain_ok")
@@ -45,7 +46,7 @@ class ActionModule(ActionBase):
             return {**result, "failed": True, "msg": str(error)}
         if args["check_only"]:
             return {**result, "changed": False, "hosts": list(plan.hosts), "msg": "the plan can be launched"}
-        display.display(f"run {args['run']}: " + switches_line(switches))
+        display.display(f"run {args['run']}: " + switches_line(switches, args["further_drains"]))
         run_dir = f"{args['shared_dir'].rstrip('/')}/runs/{args['run']}"
         submit = {"run": args["run"], "run_dir": run_dir, "switches": switches}
         found = self._call("run_submit", {**submit, "find_only": True}, task_vars)
@@ -114,10 +115,13 @@ def check_launchable(plan, files, run):
         raise DocumentError(f"the plan of run {run!r} has no environment for {', '.join(missing)}; plan again")
 
 
-def switches_line(switches):
-    """Say what may happen to the job without asking again."""
+def switches_line(switches, further=None):
+    """Say what may happen to the job, and to nodes, without asking again; ``further`` has more that drains."""
     words = {"stop_ok": "stop our own job", "requeue_ok": "requeue our own job", "drain_ok": "drain nodes"}
-    return "switches: " + ", ".join(f"{words[name]} {'on' if switches[name] else 'off'}" for name in SWITCHES)
+    said = [f"{words[name]} {'on' if switches[name] else 'off'}" for name in SWITCHES]
+    for variable, (what, nodes, of) in (further or {}).items():
+        said.append(f"{what} {f'on for {nodes} of {of} nodes' if nodes else 'off'} ({variable})")
+    return "switches: " + ", ".join(said)
 
 
 def answer(found, run_dir, plan):

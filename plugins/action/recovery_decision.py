@@ -31,6 +31,7 @@ ARGUMENT_SPEC = {
     "stop_ok": {"type": "bool", "required": True},
     "requeue_ok": {"type": "bool", "required": True},
     "drain_ok": {"type": "bool", "required": True},
+    "standing_drains": {"type": "dict", "default": {}},
     "restart_budget": {"type": "int", "default": 8},
     "dry_run": {"type": "bool", "default": False},
     "settings": {"type": "dict", "default": {}},
@@ -79,6 +80,7 @@ def decide(args, directory, dry):
         time_s=now,
         job_is_alive=args["job_live"],
         dry_run=dry,
+        standing_drains={node: float(age) for node, age in args["standing_drains"].items() if node in args["nodes"]},
         leave_suspected=args["settings"].get("shrink") == "suspected",
     )
     ended = [Ended(one["document"], one["started"], one["requeued"]) for one in args["ended"]]

@@ -7,6 +7,7 @@ import hashlib
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.provision.consents import drain_consents
 from ..module_utils.rackweave.slurm.accounting import Accounting, database_statements
 from ..module_utils.rackweave.slurm.accounting import slurmdbd_conf as conf_text
 from ..module_utils.rackweave.slurm.cgroup import cgroup_complaint, parse_cgroup_facts
@@ -127,6 +128,7 @@ class FilterModule:
             "munge_nodes_to_ask": munge_nodes_to_ask,
             "slurm_cgroup_complaint": slurm_cgroup_complaint,
             "slurm_database_statements": slurm_database_statements,
+            "slurm_drain_consents": drain_consents,
             "slurm_hostlist": compress,
             "slurm_outside": slurm_outside,
             "slurm_settings_check": slurm_settings_check,

@@ -13,6 +13,10 @@ options:
   stop_ok: {description: Whether the watcher may stop our own job., type: bool, required: true}
   requeue_ok: {description: Whether the job may requeue itself., type: bool, required: true}
   drain_ok: {description: Whether the watcher may drain nodes., type: bool, required: true}
+  further_drains:
+    description: Who else may drain nodes, only to be said; variable to what it allows, on how many nodes, of how many.
+    type: dict
+    default: {}
   check_only: {description: Only say on the controller whether the plan can be launched., type: bool, default: false}
 author: Rackweave
 """

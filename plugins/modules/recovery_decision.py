@@ -22,6 +22,10 @@ options:
   stop_ok: {description: Whether our own job may be stopped., type: bool, required: true}
   requeue_ok: {description: Whether our own job may be started again., type: bool, required: true}
   drain_ok: {description: Whether nodes may be drained., type: bool, required: true}
+  standing_drains:
+    description: What C(slurm_nodes) returned as C(drains); they count for the cap like those of the journal.
+    type: dict
+    default: {}
   restart_budget: {description: Most new starts of a run until it ends well., type: int, default: 8}
   dry_run: {description: Whether this is only tried., type: bool, default: false}
   settings: {description: Passed on into the result., type: dict, default: {}}

@@ -12,10 +12,17 @@ import sys
 import time
 
 # sinfo(1) and squeue(1) print these; an unknown word is counted under its own name.
-NODE_STATES = ("idle", "allocated", "mixed", "completing", "drained", "draining", "down", "fail", "maint", "unknown")
+NODE_STATES = (
+    "idle", "allocated", "mixed", "completing", "planned", "reserved",
+    "drained", "draining", "down", "fail", "maint", "unknown",
+)  # fmt: skip
+# A job that asks for such a node would wait; rackweave/slurm/nodes.py has the same words, of sinfo(1).
+UNUSABLE = ("down", "drain", "fail", "unknown", "maint", "reboot", "power", "future", "perfctrs", "block")
 JOB_STATES = ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
-OURS = "rackweave: "  # how the reason of a drain of ours begins
-SINFO = ["sinfo", "--Node", "--noheader", "--format=%N|%T|%E"]
+# How the reasons of all drains of ours begin, and the one that takes itself back (rackweave/slurm/drains.py).
+OURS, PASSING = ("rackweave:", "rackweave-rebuild"), "rackweave: restart of slurmd"
+HOUR_S = 3600
+SINFO = ["sinfo", "--Node", "--noheader", "--format=%N|%T|%H|%E"]
 SQUEUE = ["squeue", "--noheader", "--format=%j|%T"]
 
 
@@ -23,25 +30,39 @@ def render(sinfo: str, squeue: str, now: float) -> str:
     """Return the text file for the answers of `SINFO` and `SQUEUE`; ``now`` is seconds of the epoch."""
     nodes = {}
     for line in sinfo.splitlines():
-        name, _, rest = line.strip().partition("|")
-        state, _, reason = rest.partition("|")
+        name, state, since, reason = [*line.strip().split("|", 3), "", "", ""][:4]
         if name and state:
-            nodes[name] = (state.rstrip("*~#!%$@^-+").lower(), state.endswith("*"), reason)
-    counts = collections.Counter(state for state, _, _ in nodes.values())
+            ours = reason.startswith(OURS) and not reason.startswith(PASSING)
+            nodes[name] = (state.rstrip("*~#!%$@^-+").lower(), state.endswith("*"), ours and is_out(state), since)
+    counts = collections.Counter(state for state, _, _, _ in nodes.values())
+    drained = [since for _, _, ours, since in nodes.values() if ours]
     jobs = collections.Counter(line.rpartition("|")[2].strip() for line in squeue.splitlines() if "|" in line)
     lines = []
     add(lines, "nodes", "Nodes by state", [({"state": s}, counts[s]) for s in ordered(NODE_STATES, counts)])
     add(lines, "node_usable", "Whether a job can start on the node", [
-        ({"node": name}, int(not silent and state in ("idle", "allocated", "mixed", "completing")))
-        for name, (state, silent, _) in sorted(nodes.items())
+        ({"node": name}, int(not silent and not any(word in state for word in UNUSABLE)))
+        for name, (state, silent, _, _) in sorted(nodes.items())
     ])  # fmt: skip
     add(lines, "node_drained_by_us", "Whether a drain of the node is ours", [
-        ({"node": name}, int(reason.startswith(OURS) and state.startswith(("drain", "down"))))
-        for name, (state, _, reason) in sorted(nodes.items())
+        ({"node": name}, int(ours)) for name, (_, _, ours, _) in sorted(nodes.items())
     ])  # fmt: skip
+    recent = sum(age_s(since, now) < HOUR_S for since in drained)
+    add(lines, "drains_last_hour", "Nodes that we drained within an hour and that still are", [({}, recent)])
     add(lines, "jobs", "Jobs by state", [({"state": s}, jobs[s]) for s in ordered(JOB_STATES, jobs)])
     add(lines, "answer_time_seconds", "When Slurm last answered, seconds of the epoch", [({}, round(now, 3))])
     return "\n".join(lines) + "\n"
+
+
+def is_out(state):
+    return state.lower().startswith(("drain", "down"))
+
+
+def age_s(since, now):
+    """Seconds since a time of sinfo, which is local; 0 where it is none."""
+    try:
+        return now - time.mktime(time.strptime(since, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0
 
 
 def ordered(known, counts):

@@ -31,12 +31,16 @@ SYSFS = Path(os.environ.get("RACKWEAVE_SYSFS", "/sys"))
 PROC = Path(os.environ.get("RACKWEAVE_PROC", "/proc"))
 PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PREFIX = "rackweave: health:"
+# How the reasons of all drains of ours begin, and the one that takes itself back (rackweave/slurm/drains.py).
+OURS, PASSING = ("rackweave:", "rackweave-rebuild"), "rackweave: restart of slurmd"
+WITHHELD = "not drained: the cap of drains per hour is reached, or unknown; look for a common cause"
 PASS, FAIL, ERROR = "pass", "fail", "error"
 CODES = {0: PASS, 1: FAIL}
 # Seconds. Slurm kills a health program after 60: 25 for all checks together and 6 for each of three calls of Slurm.
 CHECK_LIMIT_S, CLIENT_LIMIT_S, HOOK_LIMIT_S = 25.0, 6.0, 25.0
 POLL_S = 0.02
-# At most one node, or two per cent of the cluster, is drained per hour: a fault of all nodes is not one of a node.
+# At most one node, or two per cent of the cluster, is drained per hour: a fault of all nodes is not one of a node. The
+# watcher of jobs counts the same drains.
 DRAIN_SHARE, DRAIN_WINDOW_S = 0.02, 3600
 SMI_FAILURES = re.compile(
     r"Driver/library version mismatch|No devices were found|GPU is lost|fallen off the bus"
@@ -258,7 +262,7 @@ def act(values: Mapping[str, object], failed: Sequence[str]) -> str:
         return f"already {state}: {reason}"
     text = client("sinfo", "--noheader", "--Node", "--format=%N|%H|%E")
     if text is None or not room(text, time.time()):
-        return "not drained: the cap of drains per hour is reached, or unknown"
+        return WITHHELD
     done = client("scontrol", "update", f"nodename={node}", "state=drain", f"reason={PREFIX} {'; '.join(failed)}"[:400])
     return "drained" if done is not None else "Slurm did not take the drain"
 
@@ -268,7 +272,8 @@ def room(text: str, now: float) -> bool:
     rows = {line.split("|", 1)[0]: line.split("|") for line in text.splitlines() if line.count("|") >= 2}
     recent = 0
     for row in rows.values():
-        if not "|".join(row[2:]).startswith(PREFIX):
+        reason = "|".join(row[2:])
+        if not reason.startswith(OURS) or reason.startswith(PASSING):
             continue
         try:
             recent += now - time.mktime(time.strptime(row[1], "%Y-%m-%dT%H:%M:%S")) < DRAIN_WINDOW_S
@@ -294,6 +299,8 @@ def health() -> int:
         "action": done,
     }
     write(STATUS, json.dumps(record) + "\n")
+    if path := values.get("metrics_file"):
+        write_metrics(Path(str(path)), metrics(results, done == WITHHELD, time.time()))
     for name, (state, reason) in sorted(results.items()):
         if state != PASS:
             say(f"health: {name}: {state}: {reason}")
@@ -302,15 +309,34 @@ def health() -> int:
     return 1 if failed else 0
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old or the new one."""
+def write(path: Path, text: str, mode: int | None = None) -> None:
+    """Write a file so that a reader sees the old or the new one; without a mode it gets the usual one."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         temporary = path.with_suffix(".new")
         temporary.write_text(text, encoding="utf-8")
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
         say(f"health: {path}: {error.strerror}")
+
+
+def metrics(results: Mapping[str, tuple[str, str]], withheld: bool, now: float) -> str:
+    """Return the state of this node in Prometheus' text format; ``now`` is seconds of the epoch."""
+    lines = ["# TYPE rackweave_node_check_failed gauge"]
+    for name, (state, _) in sorted(results.items()):
+        label = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines.append(f'rackweave_node_check_failed{{check="{label}"}} {int(state == FAIL)}')
+    lines += ["# TYPE rackweave_node_drain_withheld gauge", f"rackweave_node_drain_withheld {int(withheld)}"]
+    lines += ["# TYPE rackweave_node_health_time_seconds gauge", f"rackweave_node_health_time_seconds {now:.0f}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_metrics(path: Path, text: str) -> None:
+    """Write what the node exporter reads; where its directory is not there (yet), there is no exporter."""
+    if path.parent.is_dir():
+        write(path, text, 0o644)
 
 
 def wait(limit_s: float) -> int:

@@ -129,6 +129,17 @@ def test_a_storm_of_drains_is_frozen_by_the_cap(tmp_path):
     assert [entry["frozen"] for entry in decisions] == [False, True]
 
 
+def test_a_drain_of_a_health_check_takes_the_room_under_the_watchers_cap(tmp_path):
+    hosts = inventory(tmp_path, drain_ok=True, requeue_ok=True, stop_ok=True)
+    failed_job(tmp_path, 1, "node-a")
+    with turn(tmp_path / "slurm.json") as state:
+        state["nodes"]["node-b"] = {"state": "IDLE+DRAIN", "reason": "rackweave: health: gpus: /dev/nvidia1 is missing"}
+    code, output = play(tmp_path, hosts)
+    assert code == 0, output
+    assert "FROZEN" in output
+    assert changing(tmp_path) == []
+
+
 @pytest.fixture
 def open_directory():
     """A directory that the user of jobs reaches too; pytest's own is the caller's alone."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ON = ("true", "yes", "on", "1", "y", "t")
+from .of_hosts import is_on, row_of
+
 EVERYWHERE = ("0.0.0.0", "::", "[::]")
 
 
@@ -46,8 +47,8 @@ def scrape_targets(
     found = EXPORTERS[exporter]
     rows = []
     for host in hosts:
-        row = _row(variables, host)
-        if found.enabled and not _is_on(_said(found.enabled, row, own)):
+        row = row_of(variables, host)
+        if found.enabled and not is_on(_said(found.enabled, row, own)):
             continue
         # An address of Prometheus' host is nobody else's.
         address = _address(found, row, own if host == here else {})
@@ -61,7 +62,7 @@ def out_of_reach(hosts: Sequence[str], variables: Mapping[str, Any], own: Mappin
     """Return the hosts whose exporters listen for themselves alone, Prometheus' own host excepted."""
     node = EXPORTERS["node"]
     others = [host for host in hosts if host != here]
-    return [host for host in others if is_loopback(_address(node, _row(variables, host), own))]
+    return [host for host in others if is_loopback(_address(node, row_of(variables, host), own))]
 
 
 def is_loopback(address: str) -> bool:
@@ -78,20 +79,8 @@ def _address(exporter: Exporter, row: Mapping[str, Any], own: Mapping[str, Any])
     return ""
 
 
-def _row(variables: Mapping[str, Any], host: str) -> Mapping[str, Any]:
-    """Return a host's variables, none for one that the inventory lacks: Ansible's own mapping raises nothing there."""
-    if host not in variables:
-        return {}
-    row: Mapping[str, Any] = variables[host]
-    return row
-
-
 def _said(name: str, row: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
     return row[name] if name in row else own.get(name)
-
-
-def _is_on(value: object) -> bool:
-    return value is True or str(value).lower() in ON
 
 
 def _bracketed(address: str) -> str:

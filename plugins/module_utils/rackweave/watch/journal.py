@@ -55,6 +55,11 @@ class Journal:
         """Hours since each drain that was carried out, over all runs; this is what the cap counts."""
         return [max(0.0, now_s - float(item["time_s"])) / 3600 for item in self._real() if item["kind"] == "drain"]
 
+    def drained_since(self, time_s: float) -> set[str]:
+        """Nodes whose drain was carried out since a time, over all runs."""
+        recent = [item for item in self._real() if item["kind"] == "drain" and float(item["time_s"]) > time_s]
+        return {str(item.get("node")) for item in recent}
+
     def unfinished(self) -> Mapping[str, Any] | None:
         """The newest decision to submit again that nothing followed; a restarted operator takes it up."""
         open_decision: Mapping[str, Any] | None = None

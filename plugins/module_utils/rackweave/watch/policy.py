@@ -147,6 +147,7 @@ class Situation:
         restarts: starts of this job so far beyond the first (``SLURM_RESTART_COUNT``), and the common budget.
         retries: how often each class was retried in this run.
         recent_drains: hours ago (0 is now) of each drain we made in the cluster.
+        drained: nodes that stand drained by us already, whichever part of us it was.
     """
 
     evidence: str
@@ -157,6 +158,7 @@ class Situation:
     restart_budget: int = 8
     retries: Sequence[tuple[str, int]] = ()
     recent_drains: Sequence[float] = ()
+    drained: Sequence[str] = ()
     decided: Sequence[str] = ()
     job_is_alive: bool = False
 
@@ -169,6 +171,7 @@ class Decision:
         exclude: nodes a requeue must avoid.
         drain: nodes to drain now, with ``reason`` as Slurm's reason text.
         wanted_drain: nodes that would be drained if switch and cap allowed it.
+        drained: blamed nodes that stand drained by us already; they need no drain and take no room under the cap.
         frozen: the drain cap was reached; a person has to look.
     """
 
@@ -178,6 +181,7 @@ class Decision:
     exclude: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
     wanted_drain: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
     repair: tuple[str, ...] = ()
     checkpoints_back: int = 0
     notify: bool = False
@@ -239,6 +243,7 @@ def _stop(verdict: Verdict, rule: Rule, situation: Situation, hosts: tuple[str, 
         stop_job=situation.job_is_alive and situation.switches.stop_own_job,
         drain=allowed,
         wanted_drain=wanted,
+        drained=tuple(host for host in hosts if host in situation.drained),
         repair=repair,
         notify=True,
         frozen=frozen,
@@ -257,6 +262,7 @@ def _retry(verdict: Verdict, rule: Rule, situation: Situation, hosts: tuple[str,
         exclude=exclude,
         drain=allowed,
         wanted_drain=wanted,
+        drained=tuple(host for host in hosts if host in situation.drained),
         repair=repair,
         checkpoints_back=rule.checkpoints_back,
         notify=frozen or bool(wanted),
@@ -276,7 +282,8 @@ def _drains(
         if _blames(rule)
         else situation.ledger
     )
-    wanted = tuple(h for h in hosts if rule.action == DRAIN or (_blames(rule) and ledger.strikes(h) >= DRAIN_AT))
+    due = tuple(h for h in hosts if rule.action == DRAIN or (_blames(rule) and ledger.strikes(h) >= DRAIN_AT))
+    wanted = tuple(host for host in due if host not in situation.drained)
     repair = tuple(h for h in hosts if _blames(rule) and ledger.strikes(h) >= REPAIR_AT)
     last_hour = sum(1 for hours in situation.recent_drains if hours < 1.0)
     room = drain_cap(situation.cluster_nodes) - last_hour

@@ -43,6 +43,7 @@ class Setting:
 
     Attributes:
         nodes: the nodes of the inventory; a log may name any host, and only these are ever excluded or drained.
+        standing_drains: nodes that Slurm has as drained by a part of us, also by their own health check; hours since.
         leave_suspected: whether the run may go on with fewer nodes rather than with one that is only suspected.
     """
 
@@ -55,6 +56,7 @@ class Setting:
     job_is_alive: bool = False
     dry_run: bool = False
     leave_suspected: bool = False
+    standing_drains: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,17 +155,26 @@ def _decide(one: Ended, journal: Journal, ledger: Ledger, setting: Setting, last
         restarts=own.restarts(),
         restart_budget=setting.restart_budget,
         retries=tuple(own.retries().items()),
-        recent_drains=(*journal.drain_ages_h(setting.time_s), *([0.0] * drains)),
+        recent_drains=(*_drain_ages_h(journal, setting), *([0.0] * drains)),
+        drained=tuple(setting.standing_drains),
         job_is_alive=last and setting.job_is_alive,
     )
     return decide(to_verdict(one.document, setting.nodes), situation)
+
+
+def _drain_ages_h(journal: Journal, setting: Setting) -> list[float]:
+    """Hours since each drain of ours: those of the journal, and those that others of us made and Slurm still has."""
+    known = journal.drained_since(setting.time_s - 3600)
+    others = [age for node, age in setting.standing_drains.items() if node not in known]
+    return [*journal.drain_ages_h(setting.time_s), *others]
 
 
 def _plan(one: Ended, decision: Decision, ledger: Ledger, setting: Setting, last: bool) -> Plan:
     verdict = to_verdict(one.document, setting.nodes)
     if blames(verdict.diagnosis_class):
         ledger = ledger.blame(named_hosts(verdict), one.evidence, verdict.diagnosis_class, setting.time_s)
-    leaving = tuple(dict.fromkeys((*decision.exclude, *decision.drain)))
+    out_of_use = (*decision.drain, *decision.drained)
+    leaving = tuple(dict.fromkeys((*decision.exclude, *out_of_use)))
     comes_back = one.requeued and setting.job_is_alive
     moved = comes_back and _must_move(decision, setting)
     waits = last and moved and not setting.switches.stop_own_job
@@ -178,7 +189,7 @@ def _plan(one: Ended, decision: Decision, ledger: Ledger, setting: Setting, last
         wanted_drain=decision.wanted_drain,
         repair=decision.repair,
         leave=leaving,
-        suspected=() if decision.action == DRAIN else tuple(h for h in leaving if h not in decision.drain),
+        suspected=() if decision.action == DRAIN else tuple(h for h in leaving if h not in out_of_use),
         checkpoints_back=decision.checkpoints_back if resubmit else 0,
         stop_job=last and comes_back and setting.switches.stop_own_job and (moved or stuck),
         resubmit=resubmit,
@@ -199,14 +210,14 @@ def _must_move(decision: Decision, setting: Setting) -> bool:
     """
     leaves = setting.leave_suspected and decision.action == RETRY_ELSEWHERE and bool(decision.exclude)
     goes_back = decision.checkpoints_back > 0 and decision.requeue
-    return bool(decision.drain) or (setting.switches.stop_own_job and (leaves or goes_back))
+    return bool(decision.drain or decision.drained) or (setting.switches.stop_own_job and (leaves or goes_back))
 
 
 def _in_spite(one: Ended, decision: Decision, waits: bool, newest_taken: bool) -> str:
     """What a missing consent leaves undone, as the end of a sentence."""
     job_id = one.document["job_id"]
     if waits:
-        nodes = ", ".join(decision.drain)
+        nodes = ", ".join((*decision.drain, *decision.drained))
         return (
             f"; but job {job_id} started again by itself and would wait for {nodes}, drained now, for ever, and "
             f"training_job_stop_ok is off: cancel it (scancel {job_id}), then plan and launch the run without {nodes}"

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from rackweave.provision.consents import drain_consents
 
 SWITCHES = {"stop_ok": True, "requeue_ok": False, "drain_ok": False}
 
@@ -24,6 +25,18 @@ def test_a_plan_is_copied_and_submitted_detached(launch, slurm, shared, plan_dir
     assert (copied / "job.sbatch").read_text() == (plan_dir / "job.sbatch").read_text()
     assert (copied / "nccl" / "node-a.conf").exists()
     assert json.loads((shared / "runs" / "demo" / "job.json").read_text())["switches"] == SWITCHES
+
+
+def test_every_switch_is_said_also_those_that_others_than_the_watcher_drain_by(launch, monkeypatch):
+    said = []
+    monkeypatch.setattr("ansible.utils.display.Display.display", lambda _self, text, **_: said.append(text))
+    hosts = {"node-a": {"slurm_health_drain_ok": True}, "node-b": {}}
+    launch(further_drains=drain_consents(list(hosts), hosts))
+    assert said == [
+        "run demo: switches: stop our own job on, requeue our own job off, drain nodes off, health check drains its "
+        "own node on for 1 of 2 nodes (slurm_health_drain_ok), provisioning drains idle nodes for a restart of slurmd "
+        "off (slurm_drain_ok)"
+    ]
 
 
 def test_the_login_environment_does_not_reach_the_job(launch, slurm, monkeypatch):

@@ -161,6 +161,27 @@ def test_the_cap_counts_drains_of_all_runs_and_freezes():
     assert (later.frozen, list(later.drain)) == (False, ["n1"])
 
 
+def test_the_cap_counts_drains_that_a_health_check_made_and_none_twice():
+    two = {"n7": 0.5, "n8": 0.9}
+    plan = recover([ended()], Journal(), Ledger(), setting(standing_drains=two))
+    assert (plan.frozen, plan.drain, plan.stuck, plan.notify) == (True, {}, True, True)
+    old = recover([ended()], Journal(), Ledger(), setting(standing_drains={"n7": 0.5, "n8": 1.1}))
+    assert (old.frozen, list(old.drain)) == (False, ["n1"])
+    # A drain of the watcher is in its journal and in Slurm.
+    same = recover([ended()], remember(drains=[("n7", 1e6 - 60)]), Ledger(), setting(standing_drains={"n7": 0.02}))
+    assert (same.frozen, list(same.drain)) == (False, ["n1"])
+
+
+@pytest.mark.parametrize("stop_ok", [True, False])
+def test_a_node_that_its_health_check_drained_before_is_left_and_needs_no_room_under_the_cap(stop_ok):
+    switches = Switches(stop_ok, True, True)
+    here = setting(nodes=("n1", "n2"), standing_drains={"n1": 0.1}, switches=switches, job_is_alive=True)
+    plan = recover([ended(requeued=True)], Journal(), Ledger(), here)
+    assert (plan.frozen, plan.drain, plan.leave, plan.suspected) == (False, {}, ("n1",), ())
+    # The job would wait for it, so it is moved, or a person is called.
+    assert (plan.stop_job, plan.resubmit, plan.stuck) == (stop_ok, stop_ok, not stop_ok)
+
+
 def test_several_attempts_of_one_call_share_the_cap():
     storm = [ended(attempt=f"12.{number}", hosts=[f"n{number}"]) for number in range(4)]
     plan = recover(storm, Journal(), Ledger(), setting())

@@ -1,10 +1,10 @@
 """Metrics: what Slurm says, what Prometheus scrapes, what it alerts on, what the dashboard asks for."""
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,10 @@ import jinja2
 import pytest
 import yaml
 from rackweave.provision.scrape import out_of_reach, scrape_targets
+from rackweave.slurm.nodes import parse_sinfo, usable
 
 from tests.support.launch import free_port
+from tests.support.programs import load_program
 from trainer.exporters import STEP_KEYS, Prometheus
 
 ROOT = Path(__file__).parents[4]
@@ -25,21 +27,31 @@ PROMTOOL = shutil.which("promtool") or (str(UNPACKED) if UNPACKED.exists() else 
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (scripts/system-packages test)")
 WORDS = "sum avg max min count rate increase changes floor clamp_min time by on and quantile_over_time label_values"
 FUNCTIONS = set(WORDS.split())
-SINFO = """gpu01|idle|none
-gpu02|drained|rackweave: gpu.fallen_off_bus in attempt 12.0 of demo
-gpu03|down*|Not responding
-gpu04|mixed|none
-gpu04|mixed|none
-gpu05|draining|bad "cable"
+NOW = 1700000000.5
+
+
+def since(seconds):
+    """How sinfo writes a moment so many seconds before `NOW`, in local time."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOW - seconds))
+
+
+SINFO = f"""gpu01|idle|Unknown|none
+gpu02|drained|{since(60)}|rackweave: gpu.fallen_off_bus in attempt 12.0 of demo
+gpu03|down*|{since(60)}|Not responding
+gpu04|mixed|Unknown|none
+gpu04|mixed|Unknown|none
+gpu05|draining|{since(60)}|bad "cable"
+gpu06|planned|Unknown|none
+gpu07|reserved|Unknown|none
+gpu08|drained|{since(7200)}|rackweave: health: gpus: x | y
+gpu09|drained|{since(600)}|rackweave-rebuild: in work
+gpu10|drained|{since(1)}|rackweave: restart of slurmd
 """
 SQUEUE = "rackweave-demo|RUNNING\nother|job|PENDING\nthird|PENDING\n"
 
 
 def collector():
-    spec = importlib.util.spec_from_file_location("slurm_metrics", ROLE / "files" / "slurm_metrics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(ROLE / "files" / "slurm_metrics.py")
 
 
 def rules():
@@ -65,6 +77,10 @@ def exported():
         re.findall(r"^(rackweave_\w+)\{", trainer_says([good_step(), {**good_step(), "loss": None}]), re.MULTILINE)
     )
     lines = [line for path in FIXTURES.glob("*.txt") for line in path.read_text().splitlines()]
+    hooks = load_program(ROOT / "roles" / "slurm" / "files" / "node_hooks.py").metrics(
+        {"gpus": ("pass", "")}, False, 1.0
+    )
+    ours |= set(re.findall(r"^# TYPE (\S+)", hooks, re.MULTILINE))
     return ours | trainer | {line for line in lines if line and not line.startswith("#")} | {"up"}
 
 
@@ -135,7 +151,7 @@ def test_a_figure_that_nobody_knows_is_not_exported():
 
 
 def test_slurms_answers_become_metrics():
-    text = collector().render(SINFO, SQUEUE, 1700000000.5)
+    text = collector().render(SINFO, SQUEUE, NOW)
     for line in (
         'rackweave_slurm_nodes{state="idle"} 1',
         'rackweave_slurm_nodes{state="mixed"} 1',
@@ -144,10 +160,22 @@ def test_slurms_answers_become_metrics():
         'rackweave_slurm_node_usable{node="gpu03"} 0',
         'rackweave_slurm_node_drained_by_us{node="gpu02"} 1',
         'rackweave_slurm_node_drained_by_us{node="gpu05"} 0',
+        'rackweave_slurm_node_drained_by_us{node="gpu08"} 1',
+        'rackweave_slurm_node_drained_by_us{node="gpu09"} 1',
+        'rackweave_slurm_node_drained_by_us{node="gpu10"} 0',
+        "rackweave_slurm_drains_last_hour 2",
         'rackweave_slurm_jobs{state="PENDING"} 2',
         "rackweave_slurm_answer_time_seconds 1700000000.5",
     ):
         assert line in text.splitlines()
+
+
+def test_a_node_counts_as_usable_exactly_where_a_plan_would_use_it():
+    """A node that the scheduler keeps for a larger job, or that a reservation has, is not out of use."""
+    text = collector().render(SINFO, SQUEUE, NOW)
+    shown = dict(re.findall(r'^rackweave_slurm_node_usable\{node="(\w+)"\} (\d)$', text, re.MULTILINE))
+    assert shown == {name: str(int(usable(state))) for name, state in parse_sinfo(SINFO).items()}
+    assert {name for name, value in shown.items() if value == "1"} == {"gpu01", "gpu04", "gpu06", "gpu07"}
 
 
 def test_the_collector_keeps_the_last_answer_when_slurm_is_silent(tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ class Node:
         for directory in (
             self.bin,
             root / "dev",
+            root / "metrics",
             *(self.hooks / f"{kind}.d" for kind in ("prolog", "epilog", "health")),
         ):
             directory.mkdir(parents=True)
@@ -46,7 +47,7 @@ class Node:
         values = {
             "node": "gpu01", "gpu_files": [str(self.root / f"dev/nvidia{index}") for index in range(2)], "gpu_bdfs": [],
             "rdma_ports": {}, "modules": [], "memory_mib": 1, "driver": None, "drain_ok": True, "resume_ok": False,
-            "directories": [str(self.root)], "skip": [],
+            "directories": [str(self.root)], "skip": [], "metrics_file": str(self.root / "metrics/health.prom"),
         }  # fmt: skip
         (self.root / "settings.json").write_text(json.dumps({**values, **changes}))
 
@@ -78,6 +79,10 @@ class Node:
     @property
     def drains(self):
         return [line for line in self.commands if "state=drain" in line]
+
+    @property
+    def metrics(self):
+        return (self.root / "metrics/health.prom").read_text().splitlines()
 
     @property
     def status(self):
@@ -141,18 +146,43 @@ def test_only_an_own_drain_is_taken_back_and_only_with_consent(node, reason, res
     assert any("state=resume" in line for line in node.commands) is resumed
 
 
-def test_a_fault_of_all_nodes_drains_one_and_no_more(node):
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "rackweave: health: driver: x",
+        "rackweave: gpu.fallen_off_bus in attempt 12.0 of demo",
+        "rackweave-rebuild: in work",
+    ],
+)
+def test_a_fault_of_all_nodes_drains_one_and_no_more_whoever_drained_that_one(node, reason):
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
-    rows = [f"gpu{index:02d}|{now}|rackweave: health: driver: x" for index in range(2, 4)]
+    rows = [f"gpu{index:02d}|{now}|{reason}" for index in range(2, 3)]
     (node.root / "sinfo").write_text("\n".join(["gpu01|Unknown|none", *rows]) + "\n")
     (node.root / "dev/nvidia1").unlink()
     assert node.run("slurm-health") == 1
     assert node.drains == []
     assert "cap" in node.status["action"]
+    assert "rackweave_node_drain_withheld 1" in node.metrics
+    assert 'rackweave_node_check_failed{check="gpus"} 1' in node.metrics
+
+
+def test_a_drain_that_was_made_or_not_due_is_none_that_was_withheld(node):
+    assert node.run("slurm-health") == 0
+    assert {"rackweave_node_drain_withheld 0", 'rackweave_node_check_failed{check="gpus"} 0'} <= set(node.metrics)
+    (node.root / "dev/nvidia1").unlink()
+    assert node.run("slurm-health") == 1
+    assert node.status["action"] == "drained"
+    assert {"rackweave_node_drain_withheld 0", 'rackweave_node_check_failed{check="gpus"} 1'} <= set(node.metrics)
+    assert (node.root / "metrics/health.prom").stat().st_mode & 0o777 == 0o644
+    shutil.rmtree(node.root / "metrics")
+    assert node.run("slurm-health") == 1
+    assert not (node.root / "metrics").exists()
 
 
 def test_drains_of_yesterday_and_of_others_do_not_count(node):
-    rows = ["gpu02|2020-01-01T00:00:00|rackweave: health: x", f"gpu03|{time.strftime('%Y-%m-%dT%H:%M:%S')}|bad DIMM"]
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    rows = ["gpu02|2020-01-01T00:00:00|rackweave: health: x", f"gpu03|{now}|bad DIMM"]
+    rows.append(f"gpu04|{now}|rackweave: restart of slurmd")
     (node.root / "sinfo").write_text("\n".join(["gpu01|Unknown|none", *rows]) + "\n")
     (node.root / "dev/nvidia1").unlink()
     node.run("slurm-health")
