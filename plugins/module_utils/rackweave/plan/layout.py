@@ -246,7 +246,9 @@ def _rules_of_unasked(wish: LayoutRequest) -> set[str]:
     """Return the rules that only sizes left open could break: the search keeps those itself."""
     unasked = set()
     if not wish.data_parallel_size:
-        unasked |= {"world", "experts"}
+        unasked |= {"world"}
+    if not (wish.data_parallel_size and wish.tensor_parallel_size):
+        unasked |= {"expert-ranks"}
     if not wish.pipeline_parallel_size:
         unasked |= {"interleaving"} if not wish.virtual_pipeline_size or wish.virtual_pipeline_size > 1 else set()
     if not wish.data_parallel_size or not wish.micro_batch_size:

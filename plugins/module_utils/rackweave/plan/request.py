@@ -16,6 +16,7 @@ RECOMPUTE = ("none", "selective", "full")
 OFFLOAD = ("none", "cpu", "nvme")
 PRECISIONS = ("bf16", "fp32", "fp16", "fp8", "mxfp8", "nvfp4")
 
+MOST = 2**31 - 1  # sizes are 32-bit numbers in configurations and kernels
 _WHOLE = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -78,6 +79,8 @@ class LayoutRequest:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise PlanError(f"{name}={value!r} must be a whole number of at least 1")
+            if value is not None and value > MOST:
+                raise PlanError(f"{name}={value} is more than {MOST}, which the frameworks can count")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in choices:

@@ -291,6 +291,11 @@ def _experts(model: Architecture, layout: Layout, place: Place) -> str | None:
             f"num_experts={model.experts.num_experts} is not a multiple of expert_parallel_size={size}; "
             f"nearest: {_nearest(size, divisors(model.experts.num_experts))}"
         )
+    return None
+
+
+def _expert_ranks(model: Architecture, layout: Layout, place: Place) -> str | None:
+    size = layout.sizes.expert_parallel_size
     ranks = layout.sizes.data_parallel_size * layout.sizes.context_parallel_size * layout.sizes.tensor_parallel_size
     if ranks % size:
         return (
@@ -324,6 +329,7 @@ RULES = (
     Rule("sequence-divides", "Megatron core: chunks of equal length", _sequence_divides),
     Rule("head-dim", "fused attention kernels; BLOOM log: head_dim 108 a third slower", _head_dim),
     Rule("experts", "Megatron core: whole experts per rank", _experts),
+    Rule("expert-ranks", "Megatron core: expert groups within a stage", _expert_ranks),
     Rule("recompute-boundaries", "DeepSpeed ZeRO-3 partitions by module", _recompute_boundaries),
 )
 

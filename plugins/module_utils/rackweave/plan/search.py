@@ -16,7 +16,7 @@ from .machine import Machine, Software
 from .memory import StageMemory, peak_memory
 from .ranks import ParallelSizes
 from .request import LayoutRequest
-from .rules import ZERO_LIMIT, Layout, Place, divisors, first_refusal, rules_named
+from .rules import ZERO_LIMIT, Layout, Place, Rule, divisors, first_refusal, rules_named
 from .shapes import stage_layer_counts
 from .step_time import StepModel, StepTime
 
@@ -24,6 +24,15 @@ KEPT = 24  # candidates kept for ranking and explanation
 _LONG_SEQUENCE = 16384  # tokens from which context parallelism is worth enumerating
 _MOST_CONTEXT = 32
 _SHAPE_RULES = rules_named("heads", "query-groups", "ffn", "tensor-in-domain", "head-dim", "sequence-divides")
+# What the search keeps of itself where it chooses a size, and what an asked value could break in combination with it.
+_ASKED_RULES = {
+    "virtual_pipeline_size": ("layers", "interleaving"),
+    "data_parallel_size": ("world",),
+    "expert_parallel_size": ("expert-ranks",),
+    "zero_stage": ("zero-pipeline", "offload"),
+    "offload": ("zero-pipeline", "offload"),
+    "recompute": ("recompute-boundaries",),
+}
 _HOST_SHARE = 0.8  # of host memory that offloaded states may take
 _MOST_TOKENS = 65536  # of one micro-batch: past it products gain nothing
 
@@ -93,6 +102,7 @@ class Search:
         self.tight = False
         self.memory_factor = memory_factor
         self.least_zero_stage = 0
+        self.asked_rules: tuple[Rule, ...] = ()
         self.allows: Callable[[Layout], bool] | None = None
         """Beyond the rules: what the program runs, on the engine that is searched for."""
 
@@ -116,6 +126,8 @@ class Search:
     def run(self, wish: LayoutRequest, global_batch_size: int) -> SearchResult:
         """Return the best layouts of all that the request leaves open."""
         best = _Best([])
+        names = {name for key, rules in _ASKED_RULES.items() if getattr(wish, key) is not None for name in rules}
+        self.asked_rules = rules_named(*names)
         for layout in self._shapes(wish, global_batch_size):
             self._fill(layout, wish, best)
         ranked = sorted(best.heap, key=lambda entry: (-entry[0], -entry[1]))
@@ -226,7 +238,10 @@ class Search:
         return divisors(self.model.num_layers // stages)
 
     def _settle(self, layout: Layout, chunks: int, wish: LayoutRequest, best: _Best) -> bool:
-        """Take the fastest ZeRO stage and recomputation that fit; return whether any does."""
+        """Take the fastest ZeRO stage and recomputation that fit; return whether any does.
+
+        The rules of what is asked do not depend on the micro-batch, or hold for the smallest if for any.
+        """
         sizes = layout.sizes
         if chunks > 1:
             sizes = ParallelSizes(
@@ -241,6 +256,8 @@ class Search:
         for stage in self._zero_stages(wish, layout):
             for recompute in self._recompute_kinds(wish, stage):
                 trial = replace(layout, sizes=sizes, zero_stage=stage, recompute=recompute)
+                if self.asked_rules and self._breaks_what_is_asked(trial):
+                    continue
                 if self.allows is not None and not self.allows(trial):
                     continue
                 memory = peak_memory(self.model, trial, self.software, self.constants)
@@ -252,6 +269,12 @@ class Search:
                     found = True
                     break
         return found
+
+    def _breaks_what_is_asked(self, trial: Layout) -> bool:
+        refusal = first_refusal(self.model, trial, self.place, self.asked_rules)
+        if refusal is not None:
+            self.refused.setdefault(refusal.rule, refusal.sentence)
+        return refusal is not None
 
     def _zero_stages(self, wish: LayoutRequest, layout: Layout) -> list[int]:
         sizes = layout.sizes

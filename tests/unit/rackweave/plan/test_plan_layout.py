@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rackweave.errors import PlanError
 from rackweave.plan.cluster import Cluster, natural_key
-from rackweave.plan.layout import plan_layout
+from rackweave.plan.layout import place_of, plan_layout
 from rackweave.plan.request import LayoutRequest
+from rackweave.plan.rules import refusals
 from rackweave.run.plan_file import parse_plan, serialise_plan
 
 
@@ -142,3 +143,52 @@ def test_more_hosts_never_make_the_plan_worse(hosts, batch):
             assert whole.prediction["step_time_s"] <= part.prediction["step_time_s"] + 1e-9
         if whole.fits and whole.layout.sizes.world_size < 8 * hosts:
             assert "stay idle" in whole.reason
+
+
+def plan_or_none(place, model, wish):
+    try:
+        return plan_layout(place, model, wish)
+    except PlanError:
+        return None
+
+
+# Each broke a rule by what the search chose beside what was asked.
+@pytest.mark.parametrize(
+    ("cluster", "model", "asked"),
+    [
+        ("4x8xH100", "mixtral-8x7b", {"expert_parallel_size": 3}),
+        ("4x4xGB200", "llama3-8b", {"expert_parallel_size": 4}),
+        ("3x5xH100", "deepseek-v2", {"expert_parallel_size": 16, "recompute": "none"}),
+        ("3x5xH100", "mixtral-8x7b", {"virtual_pipeline_size": 2, "sequence_length": 1024, "task": "lora"}),
+        ("8x8xH200", "deepseek-v2", {"virtual_pipeline_size": 4, "data_parallel_size": 2}),
+        ("8x8xH200", "qwen3-30b-a3b", {"expert_parallel_size": 8, "global_batch_size": 32, "zero_stage": 3}),
+        ("3x5xH100", "qwen3-30b-a3b", {"data_parallel_size": 3, "sequence_length": 512, "task": "lora"}),
+        ("1x8xH100", "deepseek-v2", {"offload": "nvme", "task": "full-finetune"}),
+        ("1x8xH100", "deepseek-v2", {"global_batch_size": 100, "recompute": "selective"}),
+        ("3x5xH100", "gpt3-1.3b", {"virtual_pipeline_size": 3, "data_parallel_size": 1, "recompute": "full"}),
+    ],
+)
+def test_what_is_asked_and_what_is_chosen_break_no_rule_together(cluster, model, asked):
+    wish = LayoutRequest(**asked)
+    place = Cluster.from_shorthand(cluster)
+    found = plan_or_none(place, model, wish)
+    if found is None:
+        return
+    assert refusals(found.model, found.layout, place_of(place, wish)) == []
+    sizes = found.as_dict()["sizes"]
+    assert {name: sizes[name] for name in asked if name in sizes} == {
+        name: value for name, value in asked.items() if name in sizes
+    }
+
+
+@pytest.mark.parametrize("size", [3, 16])
+def test_experts_that_cannot_be_shared_so_are_refused_though_the_data_size_is_open(size):
+    with pytest.raises(PlanError, match=f"num_experts=8 is not a multiple of expert_parallel_size={size}"):
+        plan("4x8xH100", "mixtral-8x7b", expert_parallel_size=size)
+    with pytest.raises(PlanError, match=f"expert_parallel_size={size}, but llama3-8b has no experts"):
+        plan("4x8xH100", "llama3-8b", expert_parallel_size=size)
+
+
+def test_a_size_beyond_what_can_be_counted_is_refused_at_once():
+    with pytest.raises(PlanError, match="global_batch_size=1000000000000000000000000 is more than 2147483647"):
+        plan("4x8xH100", "llama3-8b", global_batch_size=10**24)

@@ -43,6 +43,11 @@ CASES = {
     "sequence-divides": (GOOD, {"sequence_length": 8190}, r"sequence_length=8190"),
     "head-dim": (GOOD, {"head_dim": 108}, r"head_dim=108 .* nearest: 104 or 112"),
     "experts": (replace(GOOD, sizes=sizes(expert=2)), {}, r"expert_parallel_size=2, but llama3-70b has no experts"),
+    "expert-ranks": (
+        replace(GOOD, sizes=sizes(expert=3)),
+        {"experts": replace(preset("mixtral-8x7b").experts, num_experts=24)},
+        r"expert_parallel_size=3 does not divide the 16 ranks of one pipeline stage",
+    ),
     "recompute-boundaries": (
         replace(GOOD, sizes=sizes(pipeline=1, data=4), zero_stage=3, recompute="selective"),
         {},
