@@ -73,6 +73,6 @@ def lab() -> Iterator[support.Lab]:
     if not found or os.environ.get("RACKWEAVE_LAB_READY") != "1":
         support.play("playbooks/lab_up.yml")
         support.play("playbooks/provision.yml")
-    yield support.Lab(support.addresses_of())
+    yield support.Lab(support.addresses_of(), stays=found)
     if not found:
         support.play("playbooks/lab_down.yml")

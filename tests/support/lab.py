@@ -65,9 +65,10 @@ def ssh_options() -> list[str]:
 
 @dataclass(frozen=True)
 class Lab:
-    """The running lab; names to addresses."""
+    """The running lab; names to addresses, and whether it stays after the tests, as one that was there before does."""
 
     addresses: dict[str, str]
+    stays: bool = True
 
     def ssh(self, host: str, command: str, check: bool = True) -> str:
         done = subprocess.run(
