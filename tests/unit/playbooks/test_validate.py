@@ -1,6 +1,8 @@
 """An inventory that is none, or lacks the groups, is an error in every playbook and no play without hosts."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +80,26 @@ def test_every_playbook_that_needs_the_groups_asks_for_them_first(path):
     needed = path.name != "groups.yml" and any(of_the_groups(entry) for entry in [first, *others])
     assert (imported in ("groups.yml", "../site.yml")) == needed
     assert needed or path.name in {*WITHOUT_GROUPS, "groups.yml"}
+
+
+def test_what_the_plan_would_refuse_is_refused_before_the_first_change_in_the_same_words(tmp_path):
+    words = ("-e", "training_job_tensor_parallel_size=3", "-e", f"rackweave_state_dir={tmp_path}")
+    said = {}
+    for playbook in ("validate", "plan"):
+        code, output = run(playbook, "inventory/prod", *words)
+        assert code == 2
+        said[playbook] = re.findall(r'FAILED! => .*?"msg": "(.*?)"', output)
+    assert said["validate"] == said["plan"]
+    assert "tensor_parallel_size=3" in said["plan"][0]
+
+
+def test_a_first_run_without_documents_or_a_declared_class_is_no_error_and_writes_nothing(tmp_path):
+    shutil.copytree(ROOT / "inventory/prod", tmp_path / "inventory/first")
+    hardware = tmp_path / "inventory/first/group_vars/all/hardware.yml"
+    hardware.write_text("rackweave_inventory: first\n")
+    state = tmp_path / "state"
+    words = ("-e", f"rackweave_state_dir={state}", "-e", f"rackweave_checkout={ROOT}")
+    code, output = run("validate", tmp_path / "inventory/first", *words)
+    assert code == 0, output
+    assert "changed=0" in output
+    assert not state.exists()
