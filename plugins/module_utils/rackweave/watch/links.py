@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from .evidence import MAX_TEXT, Finding
 from .prefix import Line
 
-_DEVICE = r"(?P<dev>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|mlx\d_\w+|en\w+|eth\d+|ib[\w.]+|bond\d+)"
+_DEVICE = (
+    r"(?P<dev>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|mlx\d_(?!core|ib\b|en\b)\w+|"
+    r"\ben\w+|\beth\d+|\bib[\w.]+|\bbond\d+)"
+)
 _DOWN = re.compile(
     r"\bLink [Dd]own\b|\bLink DOWN\b|Link is [Dd]own\b|[Cc]able unplugged|link status definitely down|"
     r"state changed (?:from \w+ )?to DOWN|Lost carrier|lost carrier|"
@@ -25,6 +28,11 @@ _UP = re.compile(
 _GID = re.compile(r"GID table change")
 _FIND = re.compile(_DEVICE)
 _BOOT = re.compile(r"renamed from |E-Switch: Total vports|firmware version:|probe with|Linux version ")
+_UPTIME = re.compile(r"(?:^|: ?)\[ *(?P<s>\d{1,9})\.\d{1,9}\]")
+# Links are trained, and drivers open ports anew, within this time of a boot or of a driver's start.
+TRAINING_S = 180.0
+# The same, where lines have no times.
+TRAINING_LINES = 400
 # A boot ends: what its ports did until then, up at last, is how links are trained.
 _BOOTED = re.compile(r"Reached target .{0,20}Network is Online|Startup finished in|Linux version \d")
 _SPEED = re.compile(
@@ -65,7 +73,6 @@ class Port:
     downs: int = 0
     ups_after_down: int = 0
     gid_changes: int = 0
-    booting: bool = False
     speeds: list[tuple[float, Line]] = field(default_factory=list)
 
 
@@ -74,23 +81,24 @@ class Links:
     """Follow ports per printing host."""
 
     ports: dict[tuple[str, str], Port] = field(default_factory=dict)
+    starts: dict[str, Line] = field(default_factory=dict)
+    aliases: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def feed(self, line: Line) -> bool:
         """Take one line that may speak of a port; True if it does."""
         text = line.text
+        if _BOOT.search(text):
+            self._started(line)
         if _BOOTED.search(text):
             self._booted(line.host or "")
             return True
         if _NOT_PORT.search(text) or not _SPEAKER.search(text):
             return False
-        device = _FIND.search(text)
-        name = device["dev"].rsplit(".", 1)[0] if device and ":" in device["dev"] else (device["dev"] if device else "")
-        key = (line.host or "", name)
+        host = line.host or ""
+        key = (host, self._port(host, text))
         if key not in self.ports and len(self.ports) > 4096:
             return False
         port = self.ports.setdefault(key, Port())
-        if _BOOT.search(text):
-            port.booting = True
         speed = _SPEED.search(text)
         if speed and len(port.speeds) < 64:
             port.speeds.append((float(speed["n"]) * (1.0 if speed["unit"].upper() == "G" else 1e-3), line))
@@ -98,13 +106,45 @@ class Links:
             port.gid_changes += 1
             self._remember(port, "gid", line)
         elif _DOWN.search(text):
-            port.downs += 1
-            port.booting = port.booting and port.downs == 0
-            self._remember(port, "down", line)
+            if self._is_training(line):
+                self._remember(port, "training", line)
+            else:
+                port.downs += 1
+                self._remember(port, "down", line)
         elif _UP.search(text):
             port.ups_after_down += port.downs > 0
             self._remember(port, "up", line)
         return True
+
+    def _port(self, host: str, text: str) -> str:
+        """The name under which a line's port is followed: its PCI address, once a line gave it with another name."""
+        first, *others = [match["dev"] for match in _FIND.finditer(text)] or [""]
+        if first.startswith("bond") and others:
+            first, *others = others  # the member of a bond, not the bond
+        if ":" in first and others and len(self.aliases) < 65536:
+            self.aliases[(host, others[0])] = first
+        return self.aliases.get((host, first), first)
+
+    def _started(self, line: Line) -> None:
+        """Take a mark of a boot; a driver that starts anew under ports that were in use is no boot."""
+        host = line.host or ""
+        in_use = "Linux version" not in line.text and any(
+            name == host and p.states for (name, _), p in self.ports.items()
+        )
+        if not in_use and len(self.starts) < 65536:
+            self.starts[host] = line
+
+    def _is_training(self, line: Line) -> bool:
+        """Whether the host, or a driver on it, started shortly before: links come and go until they are trained."""
+        uptime = _UPTIME.search(line.full)
+        if uptime is not None:
+            return float(uptime["s"]) <= TRAINING_S
+        start = self.starts.get(line.host or "")
+        if start is None:
+            return False
+        if start.time is not None and line.time is not None:
+            return 0 <= (line.time - start.time).total_seconds() <= TRAINING_S
+        return start.source == line.source and 0 <= line.position - start.position <= TRAINING_LINES
 
     def _booted(self, host: str) -> None:
         for (name, device), port in list(self.ports.items()):
@@ -120,7 +160,9 @@ class Links:
         """Down, flapping or slower ports."""
         for (host, _), port in self.ports.items():
             first = next((line for state, line in port.states if state in ("down", "gid")), None)
-            if first is None:
+            if port.states and port.states[-1][0] == "training":
+                yield _finding("net.link_down", port.states[-1][1], host)
+            elif first is None:
                 yield from self._slower(host, port)
             elif port.downs == 0 or port.ups_after_down > 0 or port.gid_changes > 0:
                 yield _finding("net.link_flap", first, host)
