@@ -32,7 +32,7 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class Blame:
-    """Who began it and why; ``kind``: killed, stopped, error, lost_host, lost, hung or none."""
+    """Who began it and why; ``kind``: killed, stopped, error, lost_host, lost, hung, numbers or none."""
 
     kind: str
     ranks: tuple[int, ...]

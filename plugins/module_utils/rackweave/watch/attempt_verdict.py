@@ -52,6 +52,7 @@ _DEEPER_FAMILIES = {
     "error": ("mem", "gpu", "num", "ckpt", "storage", "config", "nccl"),
     "lost_host": ("gpu", "node", "slurm"),
     "cut": ("net",),
+    "numbers": ("num", "gpu"),
 }
 
 _OF_ONE_MACHINE = ("gpu", "node", "net", "nccl")
@@ -64,6 +65,7 @@ _CLASS_OF_KIND = {
     "error": "app.exception",
     "lost_host": "slurm.node_fail",
     "cut": "net.bootstrap_unreachable",
+    "numbers": "num.nan",
 }
 
 

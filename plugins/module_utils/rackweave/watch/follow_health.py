@@ -22,12 +22,13 @@ def seconds(moment: str) -> float | None:
 class Health:
     """One per attempt. Findings are new ones only: each class is reported once until it goes away."""
 
-    def __init__(self, started: str, predicted_step_s: float | None = None, hung_before: bool = False) -> None:
-        """Begin; ``hung_before`` where an earlier watch of the attempt found it silent.
+    def __init__(self, started: str, predicted_step_s: float | None = None, seen_before: bool = False) -> None:
+        """Begin; ``seen_before`` where an earlier watch of the attempt found something and asked for evidence of it.
 
-        This one has not seen the markers by which that was told, so it takes the limit that holds with them.
+        This one has not seen the markers by which a silence was told, so it takes the limit that holds with them; and
+        none of the losses from the time when they were numbers.
         """
-        limits = Limits(step_floor_s=Limits.marker_floor_s) if hung_before else None
+        limits = Limits(step_floor_s=Limits.marker_floor_s, lost_after_reports=0) if seen_before else None
         self.watchdog = Watchdog(seconds(started) or 0.0, predicted_step_s, limits)
         self.standing: set[str] = set()
 
@@ -43,3 +44,7 @@ class Health:
         new = [finding for finding in found if finding.diagnosis_class not in self.standing]
         self.standing = {finding.diagnosis_class for finding in found}
         return new
+
+    def lost(self) -> ProgressFinding | None:
+        """Say when the loss is no number and will not be one again."""
+        return self.watchdog.lost()

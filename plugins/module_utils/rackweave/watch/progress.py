@@ -47,6 +47,11 @@ class Limits:
     spike_steps: int = 2
     drift_ratio: float = 1.5
     history: int = 200
+    # A loss that was one and is none for so many steps, seen so often, does not come back: scaling of half-precision
+    # losses, the longest harmless run of lost steps, halves its way down within these.
+    lost_steps: int = 40
+    lost_reports: int = 3
+    lost_after_reports: int = 5
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,8 @@ class Watchdog:
         self._losses: deque[float] = deque(maxlen=self.limits.history)
         self._high: list[tuple[int | None, float]] = []
         self._bad: tuple[int | None, str, float] | None = None
+        self._lost: list[tuple[int, float]] = []
+        self._finite_losses = 0
         self._last_marker: float | None = None
         self._excused: float = 0.0
 
@@ -180,6 +187,7 @@ class Watchdog:
                 self._section(int(rank), number(value))
 
     def _numbers(self, record: Mapping[str, object], moment: float) -> None:
+        self._count_lost(number(record.get("loss")), bool(record.get("skipped")), moment)
         for name in ("loss", "grad_norm"):
             value = number(record.get(name))
             if name in record and value is not None and not finite(value) and not record.get("skipped"):
@@ -193,6 +201,26 @@ class Watchdog:
         else:
             self._high.clear()
             self._losses.append(loss)
+
+    def _count_lost(self, loss: float | None, skipped: bool, moment: float) -> None:
+        if loss is None or skipped:
+            return
+        if finite(loss):
+            self._finite_losses += 1
+            self._lost.clear()
+        elif self.step is not None:
+            self._lost.append((self.step, moment))
+
+    def lost(self) -> ProgressFinding | None:
+        """Say when the loss was a number in this attempt and is none for so long that it will not be one again."""
+        limits = self.limits
+        if len(self._lost) < limits.lost_reports or self._finite_losses < limits.lost_after_reports:
+            return None
+        (first, since), (last, _) = self._lost[0], self._lost[-1]
+        if last - first + 1 < limits.lost_steps:
+            return None
+        text = f"the loss is no number since step {first}, for {last - first + 1} steps"
+        return ProgressFinding("num.nan", (), since, last, text)
 
     def _is_spike(self, loss: float) -> bool:
         if len(self._losses) < 5:

@@ -33,6 +33,7 @@ MANY_HOSTS = 64  # above this, the signs of life of all nodes are read no more o
 BEATS_EVERY_S = 5.0
 HANG = "hang.no_progress"
 ENDED_BY_OTHERS = ("CANCELLED", "PREEMPTED", "TIMEOUT")  # nothing on a node explains such an end
+STOPPING_IS_OFF = "stopping our own job is switched off (training_job_stop_ok), so it is left as it is"
 PEERS_WRITE_S = 12.0  # a launcher waits 8 s for the others to write how they ended; who has not by then will not
 
 
@@ -124,6 +125,7 @@ class Session:
         self.suspect: Blame | None = None
         self.alive = Alive(settings.silent_s)
         self.silent: Blame | None = None
+        self.lost_told = False
         self.stopped_for: Blame | None = None
         self.saved_logs: Mapping[str, str] = {}
         self.started = ""
@@ -205,9 +207,9 @@ class Session:
         self.data = documents["data"]
         self.started = documents["started"] or look["time"]
         again = self.follower.attempt in self.settings.collected
-        self.health = Health(self.started, _predicted_step_s(self.plan), hung_before=again)
+        self.health = Health(self.started, _predicted_step_s(self.plan), seen_before=again)
         self.hang, self.suspect, self._failing_at = None, None, None
-        self.alive, self.silent = Alive(self.settings.silent_s), None
+        self.alive, self.silent, self.lost_told = Alive(self.settings.silent_s), None, False
 
     def _watch_silence(self, look: Mapping[str, Any]) -> None:
         """Name a node that vanished without a word; its peers, and Slurm, wait for it much longer."""
@@ -316,6 +318,9 @@ class Session:
             self._say(f"{finding.diagnosis_class}: {finding.text}")
             if finding.diagnosis_class == HANG:
                 self.hang, self.hang_at = finding, self.world.clock()
+        if (lost := self.health.lost()) is not None and not self.lost_told:
+            self._give_up(lost)
+            return
         if HANG not in self.health.standing:
             self.hang, self.suspect = None, None
         if self.hang is None:
@@ -324,6 +329,22 @@ class Session:
             self._name_hung(self.hang)
         if self.suspect is not None and self.world.clock() - self.hang_at >= self.settings.hang_grace_s:
             self._stop_hung_job(self.suspect)
+
+    def _give_up(self, lost: ProgressFinding) -> None:
+        """Stop a job whose loss is no number and will not be one again; our own trainer does that itself.
+
+        Only a program that goes on regardless gets here. Evidence comes first; without consent it is left, and said.
+        """
+        found = Blame("numbers", (), (), lost.text)
+        if self._want(found, lost.text):
+            return
+        self.lost_told = True
+        if not self.settings.stop_ok:
+            self._say(f"{lost.text}; {STOPPING_IS_OFF}")
+            return
+        self.stopped_for = found
+        self.saved_logs = self._logs()
+        self._stop_job(f"stopping the job: {lost.text}")
 
     def _name_hung(self, finding: ProgressFinding) -> None:
         """Say who the job waits for; what the nodes know of that is asked for first."""
@@ -349,11 +370,12 @@ class Session:
     def _stop_hung_job(self, found: Blame) -> None:
         self.stopped_for = found
         if not self.settings.stop_ok:
-            self._say(
-                "the job hangs; stopping our own job is switched off (training_job_stop_ok), so it is left as it is"
-            )
+            self._say(f"the job hangs; {STOPPING_IS_OFF}")
             return
-        self._say(f"stopping the hung job: {found.sentence}")
+        self._stop_job(f"stopping the hung job: {found.sentence}")
+
+    def _stop_job(self, words: str) -> None:
+        self._say(words)
         arguments = {"job_id": self.follower.job_id, "action": "cancel", "stop_ok": True}
         self.world.call("job_control", arguments)
 

@@ -374,6 +374,62 @@ def test_a_foreign_program_is_watched_from_its_logs_alone(watch, attempt, slurm,
     assert "step</span><b>8 of 200" in page
 
 
+@pytest.fixture
+def printing(attempt):
+    """A foreign program that prints steps; returns what appends some with a loss to its log."""
+    log = attempt / "logs" / "node-a" / "3" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+
+    def prints(steps, loss):
+        with log.open("a") as stream:
+            stream.writelines(MEGATRON.format(step=step, loss=loss, second=step % 60) for step in steps)
+
+    return prints
+
+
+@pytest.mark.parametrize("stop_ok", [True, False])
+def test_a_foreign_program_that_trains_on_without_a_loss_is_stopped_only_with_consent(
+    watch, printing, slurm, on_submit_host, stop_ok
+):
+    nan = float("nan")
+
+    def during(pauses):
+        if pauses == 1:
+            printing(range(1, 11), 2.5)
+        if pauses == 2:
+            printing(range(11, 31), nan)
+        if pauses == 3:
+            assert "scancel" not in slurm.commands()  # a loss that is lost for twenty steps may come back
+            printing(range(31, 51), nan)
+        if pauses == 6:
+            slurm.write(jobs={"1": {"name": "rackweave-demo", "state": "CANCELLED", "exit": "0:0"}})
+
+    result, lines = watch(during, stop_ok=stop_ok)
+    words = "the loss is no number since step 11, for 40 steps"
+    assert sum(words in line and "names" not in line and "msg" not in line for line in lines) == 1
+    assert ("scancel" in slurm.commands()) is stop_ok
+    if stop_ok:
+        assert (result["state"], result["diagnosis_class"], result["culprit"]) == ("CANCELLED", "num.nan", "none")
+        names = [name for name, _ in on_submit_host]
+        assert names.index("job_logs") < names.index("job_control")
+    else:
+        assert any("switched off (training_job_stop_ok)" in line for line in lines)
+
+
+def test_evidence_is_asked_for_before_a_job_without_a_loss_is_stopped(watch, printing, attempt, slurm, on_submit_host):
+    printing(range(1, 11), 2.5)
+    printing(range(11, 61), float("nan"))
+    asked, _ = watch(collect_hosts=2)
+    assert asked["wanted"]["hosts"] == ["node-b", "node-a"]
+    assert "job_control" not in [name for name, _ in on_submit_host]
+    evidence = attempt / "evidence" / "node-a"
+    evidence.mkdir(parents=True)
+    (evidence / "collectors.json").write_text("{}")
+    result, _ = watch(collect_hosts=2, collected=["1.0"])
+    assert (result["state"], result["diagnosis_class"]) == ("CANCELLED", "num.nan")
+
+
 def test_a_foreign_program_is_listed_with_what_its_watcher_wrote_last(run_module, slurm, attempt, shared):
     kept = json.loads((CONTRACTS / "status.json").read_text())
     (shared / "runs" / "demo" / "status.json").write_text(json.dumps({**kept, "job_id": "1", "step": 8, "loss": 2.0}))

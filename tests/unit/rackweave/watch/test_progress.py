@@ -185,6 +185,55 @@ def test_a_loss_that_is_no_number_is_named_at_once() -> None:
     assert _classes(dog.check(job.now)) == {"num.nan"}
 
 
+def test_a_loss_that_stays_lost_is_given_up_and_one_that_comes_back_is_not() -> None:
+    job, dog = Job(), Watchdog()
+    list(map(dog.feed, job.train(20)))
+    job.loss = float("nan")
+    list(map(dog.feed, job.train(39)))
+    assert dog.lost() is None
+    job.loss = 2.0
+    list(map(dog.feed, job.train(1)))
+    job.loss = float("inf")
+    list(map(dog.feed, job.train(39)))
+    assert dog.lost() is None
+    list(map(dog.feed, job.train(1)))
+    found = dog.lost()
+    assert found is not None
+    assert (found.diagnosis_class, found.step) == ("num.nan", 100)
+    assert "since step 61, for 40 steps" in found.text
+
+
+@pytest.mark.parametrize("every", [1, 10, 100])
+def test_a_program_that_reports_rarely_is_given_up_after_three_reports_at_most(every: int) -> None:
+    dog = Watchdog()
+    for report in range(1, 100):
+        loss = 2.0 if report <= 5 else float("nan")
+        dog.feed({"time": 1.0 * report, "kind": "step", "step": report * every, "loss": loss})
+        if dog.lost() is not None:
+            break
+    assert report == {1: 45, 10: 10, 100: 8}[every]
+
+
+def test_a_program_whose_losses_were_never_read_as_numbers_is_not_given_up() -> None:
+    dog = Watchdog()
+    for step in range(1, 500):
+        dog.feed({"time": 1.0 * step, "kind": "step", "step": step, "loss": float("nan")})
+    assert dog.lost() is None
+
+
+def test_eight_healthy_hours_of_half_precision_are_never_given_up() -> None:
+    """The scale of the loss is found from 2^32 down at the start; later some steps are lost every two thousand or so."""
+    chance, dog = random.Random(3), Watchdog()
+    lost = 34
+    for step in range(1, 8 * 3600):
+        if lost:
+            lost -= 1
+        elif chance.random() < 1 / 2000:
+            lost = chance.randint(1, 8)
+        dog.feed({"time": 1.0 * step, "kind": "step", "step": step, "loss": float("inf") if lost else 2.0})
+        assert dog.lost() is None
+
+
 def test_a_skipped_overflow_is_no_nan() -> None:
     dog = Watchdog()
     dog.feed({"time": 1.0, "kind": "step", "step": 1, "loss": 2.0, "grad_norm": float("inf"), "skipped": True})
