@@ -9,6 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils.rackweave.errors import RackweaveError
+from ..module_utils.rackweave.plan import support
 from ..module_utils.rackweave.provision import (
     engine,
     gate,
@@ -58,6 +59,10 @@ def _runtime_conf(settings: Mapping[str, Any]) -> str:
 
 def _probe_findings(inside: str, outside: str) -> list[str]:
     return engine.probe_findings(engine.parse_probe(inside), engine.parse_probe(outside))
+
+
+def _image_modules(_value: object) -> list[str]:
+    return list(support.MODULES)
 
 
 def _same_shared_view(
@@ -156,6 +161,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "container_probe": engine.parse_probe,
     "container_probe_findings": _probe_findings,
     "job_runtime_conf": _runtime_conf,
+    "image_modules": _image_modules,
+    "trainer_pins": support.environment_pins,
+    "support_findings": support.support_findings,
+    "support_note": support.support_note,
     "slurm_inventory": _slurm_inventory,
     "slurm_gpus": _slurm_gpus,
     "host_inventory": _host_inventory,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import testinfra
-import yaml
+from rackweave.plan.support import environment_pins, pinned
 
 from tests.support import lab as support
 
@@ -36,6 +36,7 @@ CONNECTION = {
     "exporter_address": "monitoring_listen_address | default('127.0.0.1')",
     "exporter_port": "monitoring_node_exporter_port | default(9100)",
     "requirements": "trainer_runtime_packages | default([])",
+    "runtime": "training_job_runtime | default('venv')",
 }
 CONTAINERS = ("container", "docker", "lxc", "lxc-libvirt", "oci", "podman", "systemd-nspawn")
 
@@ -202,11 +203,12 @@ def step(node, steps):
 
 
 @pytest.fixture(scope="session")
-def requirements(variables):
+def requirements(variables, controller):
     """Return package (named as PEP 503 normalises it) to version, as the trainer's environment is pinned."""
-    pins = next(iter(variables.values()))["requirements"]
-    if not pins:
-        defaults = support.ROOT / "roles/trainer_runtime/defaults/main.yml"
-        pins = yaml.safe_load(defaults.read_text())["trainer_runtime_packages"]
-    pairs = [pin.split("==") for pin in pins if "==" in pin]
-    return {re.sub(r"[-_.]+", "-", name.partition("[")[0].strip()).lower(): version for name, version in pairs}
+    entry = next(iter(variables.values()))
+    if entry["runtime"] != "venv":
+        pytest.skip("jobs run in an image, which brings its own packages")
+    if entry["requirements"]:
+        return pinned(entry["requirements"])
+    settings = controller.file(f"{entry['venv']}/pyvenv.cfg").content_string
+    return pinned(environment_pins(re.search(r"^version *= *(\S+)", settings, re.MULTILINE)[1]))

@@ -45,6 +45,26 @@ runtime_check() {
   return "$status"
 }
 
+# Look for what the image must hold, without importing it; each rank would otherwise end with an error of its own.
+runtime_modules() {
+  local missing
+  [ -n "${RACKWEAVE_MODULES[*]-}" ] || return 0
+  missing=$(python3 - "${RACKWEAVE_MODULES[@]}" <<'PYTHON'
+import importlib.util, sys
+def held(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+print(", ".join(name for name in sys.argv[1:] if not held(name)))
+PYTHON
+  ) || missing="python3"
+  [ -z "$missing" ] && return 0
+  echo "rackweave: the image $RACKWEAVE_IMAGE lacks $missing: build the job's image with Containerfile of the checkout" \
+    "(docs/upgrade.md) and name it in training_job_image" >&2
+  return 64
+}
+
 # Names of the variables that go into the container: the job's families, every one of the node's own file, and those that
 # the operator gave the job by name.
 # Values follow by themselves and stay out of the process list.
@@ -90,7 +110,7 @@ runtime_exec() {
   case "$RACKWEAVE_RUNTIME" in
     venv) exec "$@" ;;
     docker) runtime_exec_docker "$@" ;;
-    pyxis) runtime_check && exec "$@" ;;
+    pyxis) runtime_check && runtime_modules && exec "$@" ;;
     *) echo "rackweave: unknown runtime $RACKWEAVE_RUNTIME" >&2 && return 64 ;;
   esac
 }
@@ -98,7 +118,7 @@ runtime_exec() {
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   case "${1:-}" in
     record) runtime_record ;;
-    inside) shift && runtime_check && exec "$@" ;;
+    inside) shift && runtime_check && runtime_modules && exec "$@" ;;
     sweep) runtime_sweep ;;
     srun-options) [ "${#RACKWEAVE_SRUN_OPTIONS[@]}" = 0 ] || printf '%s\n' "${RACKWEAVE_SRUN_OPTIONS[@]}" ;;
     *) echo "usage: runtime.sh record | inside COMMAND… | sweep | srun-options" >&2 && exit 64 ;;

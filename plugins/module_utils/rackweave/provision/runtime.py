@@ -66,6 +66,7 @@ class JobRuntime:
         extra_options: further words for ``docker run`` or ``srun``, as the operator wrote them.
         environment: names of the job's own variables; they are handed in beside the families of
             :data:`ENVIRONMENT_PREFIXES`, and win over the image's.
+        modules: Python modules that the image must hold; looked for in it before the job's program starts.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class JobRuntime:
     rdma: bool = True
     extra_options: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -209,6 +211,7 @@ def runtime_conf(runtime: JobRuntime, allowed: Sequence[str] | None = None) -> s
         "RACKWEAVE_SRUN_OPTIONS": pyxis_options(runtime) if runtime.kind == "pyxis" else (),
         "RACKWEAVE_ENVIRONMENT_PREFIXES": tuple(allowed if allowed is not None else ENVIRONMENT_PREFIXES),
         "RACKWEAVE_ENVIRONMENT_NAMES": tuple(sorted(set(runtime.environment))),
+        "RACKWEAVE_MODULES": runtime.modules if runtime.kind != "venv" else (),
     }
     lines = [f"RACKWEAVE_RUNTIME={shlex.quote(runtime.kind)}", f"RACKWEAVE_IMAGE={shlex.quote(runtime.image)}"]
     lines += [f"{name}=({' '.join(shlex.quote(word) for word in words)})" for name, words in values.items()]
@@ -219,12 +222,12 @@ def job_runtime(settings: Mapping[str, object]) -> JobRuntime:
     """Return the runtime that the variables ``training_job_runtime*`` describe.
 
     Keys: ``kind``, ``image``, ``shared``, ``mounts`` (list of ``{source, target, read_only}``), ``gpus``, ``rdma``,
-    ``extra_options``, ``environment`` (names, or a mapping whose keys are taken).
+    ``extra_options``, ``environment`` (names, or a mapping whose keys are taken), ``modules``.
 
     Raises:
         ProvisionError: for an unknown key or a value that cannot work.
     """
-    known = {"kind", "image", "shared", "mounts", "gpus", "rdma", "extra_options", "environment"}
+    known = {"kind", "image", "shared", "mounts", "gpus", "rdma", "extra_options", "environment", "modules"}
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ProvisionError(f"job runtime: unknown key {', '.join(unknown)}; known are {', '.join(sorted(known))}")
@@ -241,13 +244,14 @@ def job_runtime(settings: Mapping[str, object]) -> JobRuntime:
         rdma=bool(settings.get("rdma", True)),
         extra_options=tuple(str(word) for word in options),
         environment=tuple(str(name) for name in _names(settings.get("environment"))),
+        modules=tuple(str(name) for name in _names(settings.get("modules"))),
     )
 
 
 def _names(given: object) -> Sequence[object]:
     if given is None or isinstance(given, (list, tuple, Mapping)):
         return tuple(given or ())
-    raise ProvisionError(f"job runtime: environment must be names or a mapping, not {given!r}")
+    raise ProvisionError(f"job runtime: environment and modules must be names or a mapping, not {given!r}")
 
 
 def _mount(row: object) -> Mount:

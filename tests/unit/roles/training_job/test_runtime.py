@@ -44,7 +44,7 @@ esac
 
 
 class Node:
-    def __init__(self, directory, kind="docker"):
+    def __init__(self, directory, kind="docker", modules=()):
         self.attempt = directory / "attempt"
         self.state = directory / "state"
         for path in (self.attempt / "nccl", self.state):
@@ -53,7 +53,7 @@ class Node:
         self.docker.write_text(STAND_IN)
         self.docker.chmod(0o755)
         (self.attempt / "runtime.sh").write_bytes(SCRIPT.read_bytes())
-        spec = {"kind": kind, "image": "example.org/train:1", "shared": "/mnt/shared"}
+        spec = {"kind": kind, "image": "example.org/train:1", "shared": "/mnt/shared", "modules": list(modules)}
         (self.attempt / "runtime.conf").write_text(runtime.runtime_conf(runtime.job_runtime(spec)))
         (self.attempt / "nccl/gpu01.conf").write_text("NCCL_IB_HCA==mlx5_0:1\nUSER_CHOICE=a b\n")
         self.environment = {
@@ -202,3 +202,26 @@ def test_a_virtual_environment_runs_the_command_itself(tmp_path):
     node = Node(tmp_path, kind="venv")
     assert node.start("bash", "-c", "exit 75").wait(timeout=120) == 75
     assert not (node.state / "log").exists()
+
+
+@pytest.mark.parametrize("kind", ["docker", "pyxis"])
+def test_an_image_that_lacks_a_module_is_refused_before_the_program_starts(tmp_path, kind):
+    node = Node(tmp_path, kind, modules=["json", "no_such_module", "no_such_parent.core"])
+    assert node.call("record").returncode == 0
+    started = node.start("touch", str(tmp_path / "started"))
+    _, errors = started.communicate(timeout=120)
+    assert started.returncode == 64
+    assert errors.splitlines()[-1].startswith(
+        "rackweave: the image example.org/train:1 lacks no_such_module, no_such_parent.core: build"
+    )
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("kind", ["docker", "pyxis"])
+def test_an_image_that_holds_all_modules_starts_the_program(tmp_path, kind):
+    node = Node(tmp_path, kind, modules=["json", "xml.etree"])
+    assert node.call("record").returncode == 0
+    started = node.start("touch", str(tmp_path / "started"))
+    _, errors = started.communicate(timeout=120)
+    assert started.returncode == 0, errors
+    assert (tmp_path / "started").exists()
