@@ -26,8 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
-        _parser().parse_args(words[:1])
-        return 2
+        return _explain(words)
+    empty = _empty_word(words)
+    if empty is not None:
+        return _refuse(words[0], empty)
     command = import_module(f".{words[0]}", __name__)
     subparser = argparse.ArgumentParser(prog=f"rackweave {words[0]}", description=command.HELP)
     command.add_arguments(subparser)
@@ -50,6 +52,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _explain(words: list[str]) -> int:
+    """Say how the command is called, where its first word is no subcommand."""
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+    elif words[0].startswith("-") and words[0] not in ("-h", "--help"):
+        parser.error(f"{words[0]} comes before the command; options follow it, as in: rackweave plan --json")
+    else:
+        parser.parse_args(words[:1])
+    return 2
+
+
+def _empty_word(words: list[str]) -> str | None:
+    """Return a sentence on a word that is empty: it would mean this directory, or that nothing was asked for."""
+    for before, word in zip(words, words[1:]):
+        option = word.startswith("--") and word.endswith("=") and word.count("=") == 1
+        if not word or option:
+            name = word.rstrip("=") or (before if before.startswith("-") else "an argument")
+            return f"{name} is empty; a variable of the shell that is not set?"
+    return None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -107,6 +107,8 @@ def stale_environments(
 
 
 def _collect(arguments: argparse.Namespace) -> int:
+    if not os.path.isdir(arguments.root):
+        raise RackweaveError(f"--root {arguments.root} is no directory, so there is nothing to collect from")
     nvml = nvml_reader() if os.path.realpath(arguments.root) == "/" else None
     system = LocalSystem([arguments.root])
     document = collect_node(system, arguments.collect, "measured", platform.python_version(), nvml)

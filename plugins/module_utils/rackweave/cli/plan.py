@@ -100,7 +100,7 @@ def request_of(arguments: argparse.Namespace) -> LayoutRequest:
 def read_model(text: str) -> Any:
     """Return a preset name, or the mapping of a JSON file."""
     path = Path(text)
-    if path.suffix == ".json" or path.is_file():
+    if path.suffix == ".json" or (path.exists() and not path.is_dir()):  # a pipe too: --model <(jq …)
         return read_json(path)
     return text
 

@@ -51,7 +51,9 @@ def load_table(path: Path) -> Table:
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
             return read_table(reader, reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise PlanError(f"{path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise PlanError(f"{path} cannot be read as CSV: {error}") from error
 
 

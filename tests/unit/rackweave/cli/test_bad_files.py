@@ -167,6 +167,16 @@ def test_an_error_of_unknown_origin_is_not_blamed_on_the_output(monkeypatch, cap
     assert refused(capsys, "score", "--rows", "x") == f"rackweave score: {sentence}\n"
 
 
+def test_a_model_comes_through_a_pipe_too():
+    found = command("plan --cluster 1x8xH100 --json --model <(echo '{\"layers\": 0}')")
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+    assert "unknown model" not in found.stderr
+
+
+def test_a_root_that_is_none_is_not_a_machine_without_parts(capsys, tmp_path):
+    assert "is no directory" in refused(capsys, "nccl", "--collect", "a", "--root", tmp_path / "nowhere")
+
+
 def test_a_closed_output_is_one_sentence_and_a_closed_error_output_breaks_nothing(tmp_path):
     attempt(tmp_path / "demo/attempts/7.0")
     (tmp_path / "demo/job.json").write_text("[]")
