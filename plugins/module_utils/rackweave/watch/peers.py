@@ -11,14 +11,9 @@ from .evidence import MAX_TEXT, Finding
 from .prefix import Line
 from .ras_json import LITERALS as RAS_JSON_LITERALS
 from .ras_json import RasReport
+from .ras_text import LITERALS as RAS_TEXT_LITERALS
+from .ras_text import RasText
 
-_HEADER = re.compile(r"^\s*(?:#(?P<comm>\d+)-\d+ \([0-9a-f]+\) )?(?P<kind>MISMATCH|INCOMPLETE|DEAD|TIMEOUT)\s*$")
-_RANK_NODE = re.compile(
-    r"\bRank (?P<rank>\d+)\b(?: has launched up to operation (?P<op>\d+))?.*? managed by process \d+ on "
-    r"node (?P<node>[\w.:%-]+)"
-)
-_PROCESS = re.compile(r"Process \d+ on node (?P<node>[\w.:%-]+) managing GPU")
-_GROUP_OP = re.compile(r"(?P<n>\d+) ranks? (?:has|have) launched up to operation (?P<op>\d+)")
 _MISSING = re.compile(r"The missing ranks?: (?P<ranks>\d+(?:[,-] ?\d+)*)")
 _TABLE_HEAD = re.compile(r"missing\w*\}? Ranks", re.IGNORECASE)
 _TABLE_ROW = re.compile(r"^\s*\S+\s*\|.*\|\s*(?P<ranks>\d+(?:[, ]+\d+)*)\s*\|?\s*$")
@@ -35,17 +30,13 @@ _SCORE_LINE = re.compile(
 )
 
 _REPORT = re.compile(
-    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|managed by process|managing GPU|launched up to operation|missing "
-    r"rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|traggler"
+    r"MISMATCH|INCOMPLETE|DEAD|TIMEOUT|^\s*#\d+-\d+ \(|managed by process|managing GPU|launched up to operation|"
+    r"not launched any operations|ha(?:ve|s) status|process information not found|Communicator ranks have|Job summary|"
+    r"missing rank|Missing Ranks|Rtt/Rnk|[Ss]core|\{|traggler"
 )
 
 LITERALS = (
-    "MISMATCH",
-    "INCOMPLETE",
-    "DEAD",
-    "managed by process",
-    "managing GPU",
-    "launched up to operation",
+    *RAS_TEXT_LITERALS,
     "missing rank",
     "issing Ranks",
     "|",
@@ -55,7 +46,6 @@ LITERALS = (
     "{",
     "Score",
     "traggler report",
-    "TIMEOUT",
     "Errors",
     "Warnings",
     *RAS_JSON_LITERALS,
@@ -71,28 +61,22 @@ RTT_LIMIT = 1.25
 class PeerReports:
     """Follow such blocks; one state per source."""
 
-    block: dict[int, str] = field(default_factory=dict)
-    largest: dict[int, bool] = field(default_factory=dict)
+    ras: RasText = field(default_factory=RasText)
     reports: dict[int, RasReport] = field(default_factory=dict)
     report_lines: dict[int, Line] = field(default_factory=dict)
     table: dict[int, int] = field(default_factory=dict)
     scores: dict[int, int] = field(default_factory=dict)
-    lagging: dict[int, tuple[int, str, Line]] = field(default_factory=dict)
-    leading_op: int = 0
-    group_op: dict[int, int] = field(default_factory=dict)
-    dead_hosts: dict[str, Line] = field(default_factory=dict)
-    dead_ranks: dict[int, Line] = field(default_factory=dict)
     missing: dict[int, Line] = field(default_factory=dict)
     missing_rows: Counter[int] = field(default_factory=Counter)
     slow: dict[int, Line] = field(default_factory=dict)
     slow_hosts: set[str] = field(default_factory=set)
-    mismatch: Line | None = None
 
     def feed(self, line: Line) -> bool:
         """Take one line of a report; True if lines like it can belong to one."""
         if '"' in line.text and self._ras_json(line):
             return True
-        self._ras(line)
+        self._missing_ranks(line)
+        self.ras.feed(line)
         self._missing_table(line)
         self._stragglers(line)
         return _REPORT.search(line.text) is not None or _TABLE_ROW.match(line.text) is not None
@@ -107,40 +91,12 @@ class PeerReports:
             self.report_lines[line.source] = line
         return report.feed(line.text)
 
-    def _ras(self, line: Line) -> None:
-        text = line.text
-        header = _HEADER.match(text)
-        if header:
-            self.block[line.source] = header["kind"]
-            self.group_op.pop(line.source, None)
-            self.largest[line.source] = header["comm"] in (None, "0")
-            if header["kind"] == "MISMATCH":
-                self.mismatch = self.mismatch or line
-            return
-        kind = self.block.get(line.source)
-        if kind is None:
-            return
-        group = _GROUP_OP.search(text)
-        if group:
-            # Ranks that are listed below a group have launched as much as the group.
-            self.group_op[line.source] = int(group["op"])
-            self.leading_op = max(self.leading_op, int(group["op"]))
-        rank = _RANK_NODE.search(text)
-        if rank and kind == "MISMATCH" and len(self.lagging) < 4096:
-            op = int(rank["op"] or self.group_op.get(line.source, 0))
-            self.leading_op = max(self.leading_op, op)
-            self.lagging[int(rank["rank"])] = (op, rank["node"], line)
-        elif rank and kind in ("DEAD", "INCOMPLETE"):
-            self.dead_hosts.setdefault(rank["node"], line)
-            if self.largest.get(line.source):
-                self.dead_ranks.setdefault(int(rank["rank"]), line)
-        process = _PROCESS.search(text)
-        if process and kind in ("DEAD", "INCOMPLETE"):
-            self.dead_hosts.setdefault(process["node"], line)
-        missing = _MISSING.search(text)
-        if missing and kind == "INCOMPLETE":
+    def _missing_ranks(self, line: Line) -> None:
+        """Ranks that a report names as missing in one line below its heading."""
+        missing = _MISSING.search(line.text)
+        if missing and self.ras.is_incomplete(line.source):
             for number in re.findall(r"\d+", missing["ranks"])[:256]:
-                self.dead_ranks.setdefault(int(number), line)
+                self.ras.dead_ranks.setdefault(int(number), line)
 
     def _missing_table(self, line: Line) -> None:
         if _TABLE_HEAD.search(line.text) and "|" in line.text:
@@ -183,28 +139,13 @@ class PeerReports:
             most = max(self.missing_rows.values())
             ranks = frozenset(rank for rank, rows in self.missing_rows.items() if rows == most)
             yield _finding("hang.desync", next(iter(self.missing.values())), 40, ranks)
-        if self.dead_hosts or self.dead_ranks:
-            line = next(iter((self.dead_hosts or self.dead_ranks).values()))
-            yield _finding("hang.process_dead", line, 38, frozenset(self.dead_ranks), frozenset(self.dead_hosts))
-        elif self.mismatch is not None:
-            yield from self._lagging()
+        yield from self.ras.findings()
         for source, report in self.reports.items():
             yield from _of_report(report, self.report_lines[source])
         if self.slow:
             yield _finding(
                 "perf.straggler", next(iter(self.slow.values())), 83, frozenset(self.slow), frozenset(self.slow_hosts)
             )
-
-    def _lagging(self) -> Iterator[Finding]:
-        """Ranks behind by more than one operation; one is normal, launches overtake each other."""
-        behind = {rank: entry for rank, entry in self.lagging.items() if entry[0] and self.leading_op - entry[0] > 1}
-        if not behind:
-            return
-        lowest = min(entry[0] for entry in behind.values())
-        named = {rank: entry for rank, entry in behind.items() if entry[0] == lowest}
-        line = next(iter(named.values()))[2]
-        hosts = frozenset(entry[1] for entry in named.values())
-        yield _finding("hang.desync", line, 39, frozenset(named), hosts, severity="error")
 
 
 def _of_report(report: RasReport, line: Line) -> Iterator[Finding]:
