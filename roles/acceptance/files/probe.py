@@ -194,15 +194,26 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
 
 
-def write_command(schedule, rail, port):
-    """Return the words of ib_write_bw for one rail of this host, GPU memory included."""
+def reaches_gpu_memory(schedule):
+    """Return whether ib_write_bw of this node can write from GPU memory: it names only options that it was built with.
+
+    Distributions build it without CUDA; with ``--use_cuda`` it would then end before it measured anything.
+    """
+    text = tool("ib_write_bw", ["--help"])["text"]
+    if "--report_gbits" not in text:  # not the help that we know: the run itself will tell
+        return True
+    return "--use_cuda=" in text and ("--use_cuda_dmabuf" in text or not schedule["dmabuf"])
+
+
+def write_command(schedule, rail, port, gpu_memory=True):
+    """Return the words of ib_write_bw for one rail of this host, from GPU memory where it can."""
     words = ["-d", rail["device"], "-i", str(rail["port"]), "-F", "--report_gbits", "-D", "5", "-p", str(port)]
     words += ["-q", "4", "-s", "65536"]
     if rail["gid_index"] is not None:
         words += ["-x", str(rail["gid_index"])]
     if rail["traffic_class"] is not None:
         words += ["--tclass", str(rail["traffic_class"])]
-    if rail["gpu"] is not None:
+    if rail["gpu"] is not None and gpu_memory:
         words += [f"--use_cuda={rail['gpu']}"] + (["--use_cuda_dmabuf"] if schedule["dmabuf"] else [])
     return words
 
@@ -211,16 +222,18 @@ def rails(schedule, host):
     """Run every rail of this host's pairs; the second of a pair serves, the first measures."""
     if shutil.which("ib_write_bw") is None:
         raise StageError("ib_write_bw is not on the node")
+    gpu_memory = reaches_gpu_memory(schedule)
     runs, port = [], 18600 + int(os.environ["SLURM_JOB_ID"]) % 400 * 8
     for pairs in schedule["rounds"]:
         pair = next((pair for pair in pairs if host in pair), None)
         for number, rail in enumerate(schedule["rails"].get(host, ())) if pair else ():
-            words = write_command(schedule, rail, port + number % 8)
+            words = write_command(schedule, rail, port + number % 8, gpu_memory)
             if host == pair[1]:
                 serve(words)
             else:
                 result = connect([*words, pair[1]])
-                runs.append({"peer": pair[1], "rail": number, "device": rail["device"], **result})
+                memory = {} if gpu_memory or rail["gpu"] is None else {"memory": "host"}
+                runs.append({"peer": pair[1], "rail": number, "device": rail["device"], **memory, **result})
     return runs
 
 

@@ -113,13 +113,17 @@ class Collective:
 
 @dataclass(frozen=True)
 class RailRun:
-    """One `ib_write_bw` from GPU memory of `host` to that of `peer` over one rail."""
+    """One `ib_write_bw` from GPU memory of `host` to that of `peer` over one rail.
+
+    `host_memory`: from host memory though there is a GPU, because the tool was built without CUDA.
+    """
 
     host: str
     peer: str
     rail: int
     device: str
     run: ToolRun
+    host_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,7 @@ def _rails(row: Row) -> tuple[RailRun, ...]:
 
     def one(entry: Row) -> RailRun:
         peer, device = entry.text("peer") or "", entry.text("device") or ""
-        return RailRun(host, peer, _count(entry, "rail"), device, _tool(entry))
+        host_memory = entry.text("memory") == "host"
+        return RailRun(host, peer, _count(entry, "rail"), device, _tool(entry), host_memory)
 
     return row.rows("runs", one)

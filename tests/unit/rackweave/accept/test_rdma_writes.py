@@ -68,3 +68,18 @@ def test_without_the_tool_it_is_not_possible_here(context):
 @pytest.mark.parametrize(("rate", "bar"), [(400.0, 380.0), (200.0, 180.0), (100.0, 90.0)])
 def test_the_bar_is_the_published_fraction_of_the_ports_rate(rate, bar):
     assert write_bar(rate).value == pytest.approx(bar)
+
+
+def test_writes_from_host_memory_are_judged_and_say_so(context):
+    figures = dict.fromkeys(range(8), 392.5)
+    found = runs("trn01", "trn02", figures)
+    for row in found["runs"]:
+        row["memory"] = "host"
+    good = judged(context, found)
+    assert good.verdict == "pass"
+    assert good.reason == "from host memory: ib_write_bw of trn01 has no CUDA, so GPU memory is not measured"
+    found["runs"][5]["text"] = found["runs"][5]["text"].replace("392.5", "210.1")
+    slow = judged(context, found)
+    assert slow.verdict == "fail"
+    assert "rail 5 reaches 210.1" in slow.reason
+    assert "has no CUDA" in slow.reason

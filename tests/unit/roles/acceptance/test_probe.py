@@ -144,6 +144,23 @@ def test_every_rail_is_written_with_gpu_memory_gid_and_traffic_class(job):
     assert result(job, "rails.node-b")["runs"] == []
 
 
+HELP = """if "--help" in words:
+    print("      --report_gbits Report Max/Average BW of test in Gbit/sec"); print("      --tclass=<value> ")
+    sys.exit(1)
+"""
+
+
+def test_a_tool_without_cuda_writes_from_host_memory_and_says_so(job):
+    """Distributions build perftest without CUDA: with --use_cuda it would end before it measured anything."""
+    tool(job, "ib_write_bw", WRITE_BW.replace("port = int", f"{HELP}port = int", 1))
+    server, client = job("rails", "node-b"), job("rails", "node-a")
+    assert client.wait(300) == server.wait(300) == 0
+    runs = result(job, "rails.node-a")["runs"]
+    assert [run["memory"] for run in runs] == ["host", "host"]
+    assert "use_cuda" not in runs[0]["text"]
+    assert write_bandwidth_gbps(runs[0]["text"]) == 391.31
+
+
 def test_a_missing_tool_leaves_a_sentence(job):
     assert job("dcgm", "node-a").wait() == 0
     assert result(job, "node.dcgm.node-a")["errors"] == {"dcgm": "dcgmi is not on the node"}
