@@ -222,7 +222,7 @@ def test_a_program_whose_losses_were_never_read_as_numbers_is_not_given_up() -> 
 
 
 def test_eight_healthy_hours_of_half_precision_are_never_given_up() -> None:
-    """The scale of the loss is found from 2^32 down at the start; later some steps are lost every two thousand or so."""
+    """The scale of the loss is found from 2^32 down at the start; later a few steps are lost every two thousand."""
     chance, dog = random.Random(3), Watchdog()
     lost = 34
     for step in range(1, 8 * 3600):

@@ -14,6 +14,9 @@ import pytest
 import yaml
 from rackweave.provision.scrape import out_of_reach, scrape_targets
 from rackweave.slurm.nodes import parse_sinfo, usable
+from rackweave.watch.policy import DRAIN, RULES
+from rackweave.watch.scanner import Source
+from rackweave.watch.verdict import diagnose
 
 from tests.support.launch import free_port
 from tests.support.programs import load_program
@@ -25,7 +28,10 @@ FIXTURES = ROOT / "tests" / "fixtures" / "monitoring"
 UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin" / "promtool"
 PROMTOOL = shutil.which("promtool") or (str(UNPACKED) if UNPACKED.exists() else None)
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (scripts/system-packages test)")
-WORDS = "sum avg max min count rate increase changes floor clamp_min time by on and quantile_over_time label_values"
+WORDS = (
+    "sum avg max min count rate increase changes floor clamp_min time by "
+    "on and quantile_over_time max_over_time label_values or unless offset"
+)
 FUNCTIONS = set(WORDS.split())
 NOW = 1700000000.5
 
@@ -56,7 +62,12 @@ def collector():
 
 def rules():
     groups = yaml.safe_load((ROLE / "files" / "rackweave.rules.yml").read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
+
+
+def recorded():
+    groups = yaml.safe_load((ROLE / "files" / "rackweave.rules.yml").read_text())["groups"]
+    return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"] if "record" in rule}
 
 
 def dashboard():
@@ -65,8 +76,8 @@ def dashboard():
 
 def names_in(expression):
     """Return the metric names of a PromQL expression: words outside of braces, brackets and quotes."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"|by \([^)]*\)|on\([^)]*\)|,\s*run\)", " ", expression)
-    return set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_]*", bare)) - FUNCTIONS
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"|by \([^)]*\)|on\([^)]*\)|,\s*run\)|\b\d+[smhd]\b", " ", expression)
+    return set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
 
 
 def exported():
@@ -211,6 +222,9 @@ def test_every_alert_is_tested_both_ways():
 
 def test_rules_and_dashboard_ask_only_for_what_is_exported():
     known = exported()
+    for name, expression in recorded().items():
+        assert names_in(expression) <= known, name
+        known.add(name)
     for rule in rules():
         assert names_in(rule["expr"]) <= known, rule["alert"]
     for panel in dashboard()["panels"]:
@@ -218,6 +232,18 @@ def test_rules_and_dashboard_ask_only_for_what_is_exported():
             assert names_in(target["expr"]) <= known, panel["title"]
     queries = [item["query"]["query"] for item in dashboard()["templating"]["list"] if item["type"] == "query"]
     assert all(names_in(query) <= known for query in queries)
+
+
+def test_an_xid_is_critical_exactly_where_the_diagnosis_drains_for_it():
+    expression = recorded()["rackweave:gpu_xid:hardware"]
+    critical = {int(number) for number in re.findall(r"== (\d+)", expression)}
+    ((low, high),) = re.findall(r">= (\d+) < (\d+)", expression)
+    critical |= set(range(int(low), int(high)))
+    line = "2026-01-05T10:00:00 gpu01 kernel: NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=python, x\n"
+    found = {number: diagnose([Source("kernel.log", line.format(number), "gpu01")]) for number in range(1, 200)}
+    drains = {number for number, verdict in found.items() if RULES[verdict.diagnosis_class].action == DRAIN}
+    assert critical == drains
+    assert not critical & {13, 31, 43}
 
 
 def test_the_dashboards_panels_have_data_source_unit_and_a_place_of_their_own():
