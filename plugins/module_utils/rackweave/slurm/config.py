@@ -19,6 +19,7 @@ from .topology import Topology, read_topology, topology_files, topology_from_net
 from .versions import Version, check_cgroup, check_parameters
 
 MARKER = "# Written by Rackweave from node documents; a change made here is lost at the next run."
+CONFIGLESS = "enable_configless"
 SITE_PARAMETERS: Mapping[str, str] = {
     "AuthType": "auth/munge",
     "SlurmUser": "slurm",
@@ -27,7 +28,7 @@ SITE_PARAMETERS: Mapping[str, str] = {
     "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
     "SlurmdLogFile": "/var/log/slurm/slurmd.log",
     # Nodes fetch the files from the controller, so that a node that was down during a change cannot keep an old one.
-    "SlurmctldParameters": "enable_configless",
+    "SlurmctldParameters": CONFIGLESS,
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_Core",
     "ProctrackType": "proctrack/cgroup",
@@ -191,6 +192,10 @@ def _parameters(site: SlurmSite, topology: Topology | None, gpus: bool) -> dict[
             )
     base = merge("slurm", SITE_PARAMETERS, {**site.base, "TopologyPlugin": topology_plugin(topology, site.version)})
     parameters = merge("slurm_parameters", base, site.parameters)
+    # Whatever else the site sets here: without this word no node would get its files any more.
+    words = [word.strip() for word in parameters.get("SlurmctldParameters", "").split(",") if word.strip()]
+    if CONFIGLESS not in words:
+        parameters["SlurmctldParameters"] = ",".join([*words, CONFIGLESS])
     check_parameters(parameters, site.version)
     if gpus and parameters.get("AccountingStorageType") == "accounting_storage/slurmdbd":
         parameters.setdefault("AccountingStorageTRES", "gres/gpu")

@@ -278,3 +278,17 @@ def test_what_the_inventory_alone_has_wrong_is_found_without_any_document(change
     check_site(SITE)
     with pytest.raises(SlurmError, match=said):
         check_site(replace(SITE, **change))
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("idle_on_node_suspend", "idle_on_node_suspend,enable_configless"),
+        (["cloud_dns", "enable_configless"], "cloud_dns,enable_configless"),
+        ("", "enable_configless"),
+        (None, "enable_configless"),
+    ],
+)
+def test_nodes_get_their_files_whatever_else_slurmctld_is_told(given, value):
+    site = replace(SITE, parameters={"slurmctldparameters": given})
+    assert f"\nSlurmctldParameters={value}\n" in slurm_files(site, DOCUMENTS)["slurm.conf"]
