@@ -70,9 +70,11 @@ def lab() -> Iterator[support.Lab]:
     if os.geteuid() != 0:
         pytest.skip("the lab needs root")
     found = support.running_here()
-    if not found or os.environ.get("RACKWEAVE_LAB_READY") != "1":
-        support.play("playbooks/lab_up.yml")
-        support.play("playbooks/provision.yml")
-    yield support.Lab(support.addresses_of(), stays=found)
-    if not found:
-        support.play("playbooks/lab_down.yml")
+    try:
+        if not found or os.environ.get("RACKWEAVE_LAB_READY") != "1":
+            support.play("playbooks/lab_up.yml")
+            support.play("playbooks/provision.yml")
+        yield support.Lab(support.addresses_of(), stays=found)
+    finally:
+        if not found:
+            support.play("playbooks/lab_down.yml")
