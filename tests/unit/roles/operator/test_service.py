@@ -11,6 +11,7 @@ import jinja2
 import pytest
 import yaml
 from rackweave.cli import operate
+from rackweave.cli.stopping import STOPPED
 from rackweave.provision import units
 from rackweave.watch.operation import DONE, GAVE_UP, STUCK
 
@@ -77,6 +78,12 @@ def test_systemd_tries_again_only_what_another_try_can_help(unit):
     assert GAVE_UP not in final
     assert service(unit)["Restart"] == "on-failure"
     assert DONE == 0
+
+
+def test_ending_the_service_is_no_failure_and_whoever_else_ends_it_is_followed_by_another_try(unit):
+    settings = service(unit)
+    assert settings["SuccessExitStatus"] == settings["RestartForceExitStatus"] == str(STOPPED)
+    assert str(STOPPED) not in settings["RestartPreventExitStatus"].split()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
