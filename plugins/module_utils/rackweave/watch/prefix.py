@@ -174,6 +174,15 @@ _NOT_A_HOST = re.compile(
 )
 
 
+# What a machine prints of its own, so that the word in front is the label of pdsh, clush or an orchestrator: a row of
+# torchrun's table, a kernel line, a rank.
+_OWN_OUTPUT = re.compile(
+    r"(?:time|host|rank|exitcode|error_file|traceback) +: |\[\d+\]:\s*$|Root Cause \(first observed|"
+    r"\[ *\d{1,9}\.\d{3,6}\] |NVRM: |[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \S+ kernel: "
+)
+# Files and commands whose name a collector puts in front of their lines.
+_COLLECTED = re.compile(r"(?:dmesg|kern|kmsg|syslog|messages|journal|console|stdout|stderr|agent|launcher|std)\b")
+
 # The name of a tool in front of a host: ``health-check: node01: ...``.
 _TAG = re.compile(r"[a-z][a-z-]*: ")
 
@@ -183,6 +192,11 @@ def looks_like_host(word: str) -> bool:
     if _NOT_A_HOST.match(word) or len(word) > 63 or "_" in word:
         return False
     return any(character.isdigit() for character in word) and word == word.lower()
+
+
+def is_label(word: str) -> bool:
+    """Whether a word may be a host in a place where only hosts stand: ``rack-b`` may, ``summary`` may not."""
+    return looks_like_host(word) or ("-" in word and word.islower() and not _NOT_A_HOST.match(word))
 
 
 def take_apart(full: str, position: int = 0, source: int = 0) -> Line:
@@ -277,8 +291,11 @@ def _host_label(
     """Whether a word before a colon is a host (True), a tool's name in front of one (False) or text (None)."""
     if "host" in found:
         return None
-    if looks_like_host(match["host"]) or full.startswith("[rank", match.end()):
+    name = match["host"]
+    if looks_like_host(name) or full.startswith("[rank", match.end()):
         return True  # whatever stands in front of a rank is the label that a launcher gives to a host
+    if _OWN_OUTPUT.match(full, match.end()) and name.islower() and "_" not in name:
+        return not (_NOT_A_HOST.match(name) or _COLLECTED.match(name)) or None
     follows = pattern.match(full, match.end()) if _TAG.match(full, at) else None
     return False if follows is not None and looks_like_host(follows["host"]) else None
 

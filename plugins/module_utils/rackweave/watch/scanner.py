@@ -21,7 +21,7 @@ from .peers import LITERALS as PEER_LITERALS
 from .peers import PeerReports
 from .phases import LITERALS as PHASE_LITERALS
 from .phases import Phases
-from .prefix import YEARLESS, Line, lines_of, parse_time
+from .prefix import YEARLESS, Line, lines_of, parse_time, take_apart
 from .sections import LITERALS as SECTION_LITERALS
 from .sections import Sections
 from .series import LITERALS as SERIES_LITERALS
@@ -80,6 +80,7 @@ class Scan:
     names: list[str] = field(default_factory=list)
     year: int | None = None
     dumps: dict[int, dict[str, object]] = field(default_factory=dict)
+    labels: dict[int, set[str]] = field(default_factory=dict)
 
     def feed(self, source: Source) -> None:
         """Read one source to its end."""
@@ -97,7 +98,9 @@ class Scan:
             return
         chooser = Chooser()
         position = self.lines
-        for raw in split_lines(as_chunks(source.lines)):
+        raw = b""
+        for following in split_lines(as_chunks(source.lines)):
+            before, raw = raw, following
             position += 1
             shape = raw.translate(None, _DIGITS)
             entries = chooser.entries(shape)
@@ -108,6 +111,7 @@ class Scan:
             if chooser.is_storm(shape):
                 continue
             text = clean(raw)
+            self.sections.before = before
             useful = self._lines(text, (position, number), entries, source, chooser)
             if useful != entries:
                 chooser.keep(shape, useful)
@@ -144,6 +148,7 @@ class Scan:
 
     def _line(self, line: Line, entries: Entries, source: Source) -> Entries:
         """Show a line to all who want it; those who can never want a line of this shape are left out of the result."""
+        line = self._labelled(line)
         if (source.host and line.host is None) or (source.rank is not None and line.rank is None):
             line = _with_origin(line, source)
         if line.host is None and line.source in self.sections.hosts:
@@ -172,6 +177,19 @@ class Scan:
             if matched or entry.reads_digits:
                 useful.append(entry)
         return tuple(useful)
+
+    def _labelled(self, line: Line) -> Line:
+        """Once a word without a digit was seen to be the label of a host, it is one in front of any line."""
+        known = self.labels.get(line.source)
+        if line.host is not None:
+            if not any(map(str.isdigit, line.host)) and line.full.startswith(line.host + ":"):
+                self.labels.setdefault(line.source, set()).add(line.host)
+            return line
+        label, found, rest = line.full.partition(": ") if known else ("", "", "")
+        if not found or known is None or label not in known:
+            return line
+        inner = take_apart(rest, line.position, line.source)
+        return replace(inner, full=line.full, host=inner.host or label)
 
     def _events(self, source: Source, number: int) -> None:
         """Read our trainer's event stream; a torn last line is skipped."""

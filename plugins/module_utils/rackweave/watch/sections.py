@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .prefix import Line, looks_like_host
+from .prefix import Line, is_label, looks_like_host
+from .text import clean
 
 _HEADINGS = (
     re.compile(r"^==> (?P<path>\S+) <==\s*$"),
@@ -16,6 +17,10 @@ _HEADINGS = (
     re.compile(r"^(?P<host>[\w.-]+) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!?)\b"),
     re.compile(r"^\[\d+\] \d\d:\d\d:\d\d \[(?:SUCCESS|FAILURE)\] (?:\w+@)?(?P<host>[\w.-]+)"),
     re.compile(r"^Message from syslogd@(?P<host>[\w.-]+) at "),
+)
+_RULE = re.compile(r"-{8,}\s*$")
+_NODES = re.compile(
+    r"(?:(?P<host>[a-z](?:[\w-]*\w)?(?:\.[\w-]+)*)(?! *,)|[a-z][\w.-]*[\[,][\w\[\],.-]*)(?: \(\d+\))?\s*$"
 )
 # The last part of a path is often a kind of log, a job or a rank.
 _KINDS = re.compile(r"(?:rank|job|log|out|err|nccl|run|step|slurm|attempt|dmesg|train|worker_)", re.IGNORECASE)
@@ -29,9 +34,14 @@ class Sections:
     """The host of the section that is being read, for each source."""
 
     hosts: dict[int, str] = field(default_factory=dict)
+    before: bytes = b""
+    _rules: dict[int, int] = field(default_factory=dict)
 
     def feed(self, line: Line) -> bool:
         """Take one line that may be a heading; True if it is one."""
+        if _RULE.match(line.full):
+            self._between_rules(line)
+            return True
         for pattern in _HEADINGS:
             match = pattern.match(line.full)
             if match is None:
@@ -45,6 +55,17 @@ class Sections:
                 self.hosts[line.source] = host
             return True
         return False
+
+    def _between_rules(self, line: Line) -> None:
+        """A host between two rules of dashes, as dshbak and clush write it; of several none is the one."""
+        start = self._rules.pop(line.source, None)
+        named = _NODES.match(clean(self.before)) if start == line.position - 2 else None
+        if named is None:
+            self._rules[line.source] = line.position
+            return
+        self.hosts.pop(line.source, None)
+        if named["host"] and is_label(named["host"]):
+            self.hosts[line.source] = named["host"]
 
 
 def _in_path(path: str) -> str | None:
