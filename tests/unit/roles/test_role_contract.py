@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rackweave.provision.placeholders import is_secret
 
 ROOT = Path(__file__).resolve().parents[3]
 ROLES = sorted(path.parent for path in (ROOT / "roles").glob("*/tasks"))
@@ -73,3 +74,8 @@ def test_what_only_templates_know_stands_in_no_task(role):
     """`ansible_managed` is undefined in the content of a copy, which is not seen before the task runs."""
     files = [path for part in ("tasks", "handlers", "vars") for path in (role / part).glob("*.yml")]
     assert [path.name for path in files if "ansible_managed" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_an_option_whose_name_says_secret_is_never_logged(role):
+    assert [name for name, option in options(role).items() if is_secret(name) and not option.get("no_log")] == []
