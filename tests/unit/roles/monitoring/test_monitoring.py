@@ -296,6 +296,32 @@ def test_nodes_gpus_slurm_and_trainer_are_scraped_at_their_addresses(configurati
     assert set(bare.jobs) == {"node"}
 
 
+SYSTEMS = sorted(path for path in (ROLE / "vars").glob("*.yml") if path.stem != "main")
+
+
+@pytest.mark.parametrize("path", SYSTEMS, ids=lambda path: path.stem)
+def test_prometheus_is_what_the_system_has(path):
+    """Package, unit, settings file, its variable and the directory of samples are data of the system."""
+    common = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
+    assert path.stem in common["__monitoring_supported"]
+    data = yaml.safe_load(path.read_text())
+    tasks = (ROLE / "tasks" / "prometheus.yml").read_text() + (ROLE / "handlers" / "main.yml").read_text()
+    for name in ("service", "file"):
+        assert f"__monitoring_prometheus_{name} }}}}" in tasks
+        assert str(data[f"__monitoring_prometheus_{name}"]) not in tasks
+    assert data["__monitoring_prometheus_default"]
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    environment.filters["comment"] = lambda text: f"# {text}"
+    values = {"ansible_managed": "managed", "monitoring_prometheus_listen_address": "127.0.0.1", **data}
+    values |= {"monitoring_prometheus_port": 9090, "monitoring_prometheus_retention": "15d"}
+    rows = common["__monitoring_prometheus_arguments"]
+    values["__monitoring_prometheus_arguments"] = [environment.from_string(row).render(values) for row in rows]
+    template = (ROLE / "templates" / "prometheus.default.j2").read_text()
+    line = environment.from_string(template).render(values).splitlines()[1]
+    assert line.startswith(f'{data["__monitoring_prometheus_variable"]}="--web.listen-address=127.0.0.1:9090 ')
+    assert f"--storage.tsdb.path={data['__monitoring_prometheus_storage']}" in line
+
+
 def targets(job):
     return {row["labels"]["instance"]: row["targets"] for row in job["static_configs"]}
 
