@@ -306,25 +306,6 @@ def _why(verdict: Verdict, what: str) -> str:
     return f"{verdict.diagnosis_class} ({verdict.culprit}): {what}"
 
 
-def smaller_data_parallel(
-    gpus_left: int, tensor: int, pipeline: int, micro_batch_size: int, global_batch_size: int
-) -> int:
-    """The largest data-parallel size that fits and keeps the global batch, hence order and number of samples.
-
-    Raises:
-        PlanError: if not even one replica fits, or no size divides the global batch.
-    """
-    replica = tensor * pipeline
-    most = gpus_left // replica
-    for size in range(most, 0, -1):
-        if global_batch_size % (micro_batch_size * size) == 0:
-            return size
-    raise PlanError(
-        f"{gpus_left} GPUs left hold {most} replicas of {tensor} x {pipeline} GPUs; none keeps "
-        f"global_batch_size={global_batch_size} with micro_batch_size={micro_batch_size}: wait for a spare node instead"
-    )
-
-
 def missing_rules() -> set[str]:
     """Classes without an entry; empty, as a test proves."""
     return set(CLASSES) - set(RULES)

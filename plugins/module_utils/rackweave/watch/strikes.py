@@ -1,4 +1,4 @@
-"""The strike ledger: which nodes were blamed, by which evidence, over all jobs."""
+"""The strike ledger: which nodes were blamed, by which evidence, over all jobs; only a repair clears a strike."""
 
 from __future__ import annotations
 
@@ -43,10 +43,6 @@ class Ledger:
     def forgive(self, host: str) -> Ledger:
         """Drop a host's strikes after its repair."""
         return Ledger(tuple(entry for entry in self.entries if entry.host != host))
-
-    def since(self, time: float) -> Ledger:
-        """Strikes not older than a time, in seconds of the epoch."""
-        return Ledger(tuple(entry for entry in self.entries if entry.time >= time))
 
     def worst(self) -> list[tuple[str, int]]:
         """Hosts by number of strikes, most first."""

@@ -16,7 +16,6 @@ from rackweave.watch.policy import (
     decide,
     drain_cap,
     missing_rules,
-    smaller_data_parallel,
 )
 from rackweave.watch.strikes import Ledger, from_json, to_json
 from rackweave.watch.verdict import Verdict
@@ -131,7 +130,6 @@ def test_the_ledger_survives_as_a_document() -> None:
     assert from_json(to_json(ledger)) == ledger
     assert ledger.worst() == [("a", 2), ("b", 1)]
     assert ledger.forgive("a").strikes("a") == 0
-    assert ledger.since(6.0).strikes("a") == 1
 
 
 @pytest.mark.parametrize(
@@ -148,13 +146,6 @@ def test_the_ledger_survives_as_a_document() -> None:
 def test_a_foreign_ledger_is_refused(text: str) -> None:
     with pytest.raises(DocumentError):
         from_json(text)
-
-
-def test_a_smaller_job_keeps_the_global_batch_or_refuses() -> None:
-    assert smaller_data_parallel(24, 8, 1, 2, 96) == 3
-    assert smaller_data_parallel(24, 8, 1, 1, 64) == 2
-    with pytest.raises(PlanError, match="wait for a spare"):
-        smaller_data_parallel(8, 8, 2, 1, 64)
 
 
 def test_a_decision_drains_nobody_it_does_not_name() -> None:
