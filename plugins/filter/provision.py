@@ -151,6 +151,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "storage_mounts": storage.mounts,
     "fstab_lines": storage.fstab_lines,
     "mounted_wrongly": storage.mounted_wrongly,
+    "absent_mounts": storage.absent_mounts,
+    "directories_ready": storage.directories_ready,
     "nvme_discovery_lines": storage.discovery_lines,
     "same_shared_view": _same_shared_view,
     "storage_directories": storage.directories,

@@ -105,6 +105,16 @@ def mounted_wrongly(wanted: Mapping[str, str], table: str) -> str | None:
     return f"{wanted['path']} is mounted from {source} ({kind}), wanted {wanted['source']} ({wanted['type']})"
 
 
+def absent_mounts(wanted: Sequence[Mapping[str, str]], table: str) -> list[str]:
+    """Return the paths of mounts that are wanted and not there; see :func:`mounted_wrongly`."""
+    return [mount["path"] for mount in wanted if mounted_wrongly(mount, table) == "absent"]
+
+
+def directories_ready(rows: Sequence[Mapping[str, object]], absent: Sequence[str]) -> bool:
+    """Return whether no directory lies below a mount that is not there: it would be made on the node's own disk."""
+    return not any(f"{row['path']}/".startswith(f"{path}/") for row in rows for path in absent)
+
+
 def _unescape(field: str) -> str:
     """Return a field of /proc/mounts with its octal escapes (``\\040`` for a space) resolved."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), field)

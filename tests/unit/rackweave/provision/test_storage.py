@@ -153,3 +153,17 @@ def test_hosts_that_see_another_file_system_than_the_submit_host_are_named():
 def test_of_many_hosts_without_the_file_system_a_few_are_named():
     with pytest.raises(ProvisionError, match=r"trn00, .*trn15 and 84 more cannot read it"):
         storage.check_same_view("a", {f"trn{number:02d}": None for number in range(100)}, "ctl01", "/mnt/shared/x")
+
+
+def test_mounts_that_are_due_are_named():
+    wanted = storage.mounts([NFS, LUSTRE])
+    table = "nas:/export/training /mnt/shared nfs4 rw 0 0\n"
+    assert storage.absent_mounts(wanted, table) == ["/mnt/fast"]
+
+
+@pytest.mark.parametrize(
+    ("path", "ready"),
+    [("/mnt/fast/runs", False), ("/mnt/fast", False), ("/mnt/faster/runs", True), ("/mnt/shared/runs", True)],
+)
+def test_no_directory_is_made_below_a_mount_that_is_absent(path, ready):
+    assert storage.directories_ready([{"path": path}], ["/mnt/fast"]) is ready
