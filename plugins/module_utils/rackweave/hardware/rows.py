@@ -24,7 +24,7 @@ class Row:
         self._refuse = refuse
         self.where = where
         if not isinstance(value, dict) and not isinstance(value, Mapping):  # a dict is what JSON gives; it is faster
-            raise refuse(f"{where} must be a JSON object, not {_kind(value)}")
+            raise refuse(f"{where} must be a JSON object, not {kind_of(value)}")
         self._values = value
         self._asked: set[str] = set()
 
@@ -129,5 +129,9 @@ class Row:
         return list(value)
 
 
-def _kind(value: object) -> str:
-    return "null" if value is None else type(value).__name__
+def kind_of(value: object) -> str:
+    """Return what a value is, as JSON or Python call it; a class that Ansible derived goes by the name of its base."""
+    if value is None:
+        return "null"
+    plain = next((kind for kind in (bool, int, float, str, list, dict) if isinstance(value, kind)), type(value))
+    return plain.__name__

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import PlanError
 
+MOST = 2**31 - 1  # sizes are 32-bit numbers in configurations and kernels
 FAMILIES = ("gpt", "llama", "moe")
 _CHOICES = {
     "family": FAMILIES,
@@ -86,7 +87,7 @@ class Architecture:
             "vocab_size",
             "sequence_length",
         ):
-            _require_positive(self.name, name, getattr(self, name))
+            require_size(self.name, name, getattr(self, name))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise PlanError(f"model {self.name}: {name}={getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -94,6 +95,12 @@ class Architecture:
             raise PlanError(
                 f"model {self.name}: num_attention_heads={self.num_attention_heads} is not a multiple of "
                 f"num_query_groups={self.num_query_groups}"
+            )
+        experts = self.experts
+        if experts is not None and not 1 <= experts.experts_per_token <= experts.num_experts:
+            raise PlanError(
+                f"model {self.name}: experts_per_token={experts.experts_per_token} must be 1 to "
+                f"num_experts={experts.num_experts}"
             )
 
     @property
@@ -223,9 +230,16 @@ _OPTIONAL = {
 }
 
 
-def _require_positive(model: str, name: str, value: object) -> None:
+def require_size(model: str, name: str, value: object) -> None:
+    """Refuse what is no size: not a whole number, or one that nothing can count.
+
+    Raises:
+        PlanError: naming model, quantity and value.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise PlanError(f"model {model}: {name}={value!r} must be a whole number of at least 1")
+    if value > MOST:
+        raise PlanError(f"model {model}: {name}={value} is more than {MOST}, which the frameworks can count")
 
 
 def _mlp_parameters(model: Architecture, width: int, bias: bool) -> int:

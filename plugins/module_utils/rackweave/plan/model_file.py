@@ -7,8 +7,10 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ..errors import PlanError
-from .architecture import Architecture, Experts, LatentAttention
+from ..hardware.rows import kind_of
+from .architecture import MOST, Architecture, Experts, LatentAttention, require_size
 from .presets import preset
+from .rules import divisors
 
 Config = Mapping[str, Any]
 _DERIVED = {"parameters", "schema"}
@@ -31,7 +33,7 @@ def resolve_model(model: str | Config | Architecture, sequence_length: int | Non
     elif isinstance(model, Mapping):
         architecture = read_architecture(model)
     else:
-        raise PlanError(f"model must be a name or a mapping, not {type(model).__name__}")
+        raise PlanError(f"model must be a name or a mapping, not {kind_of(model)}")
     if sequence_length is None:
         return architecture
     return with_sequence_length(architecture, sequence_length)
@@ -105,17 +107,15 @@ def _family_defaults(config: Config, label: str) -> dict[str, Any]:
 
 
 def _nearest_divisor(number: int, wish: int) -> int:
-    divisors = [value for value in range(1, number + 1) if number % value == 0]
-    return min(divisors, key=lambda value: abs(value - wish))
+    return min(divisors(number), key=lambda value: abs(value - wish))
 
 
 def _size(config: Config, key: str, label: str) -> int:
     value = config.get(key)
     if value is None:
         raise PlanError(f"model {label}: {key} is missing")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PlanError(f"model {label}: {key}={value!r} must be a whole number of at least 1")
-    return value
+    require_size(label, key, value)
+    return int(value)
 
 
 def _part(kind: Any, value: Any, label: str, key: str) -> Any:
@@ -129,8 +129,8 @@ def _part(kind: Any, value: Any, label: str, key: str) -> Any:
     if unknown or missing:
         raise PlanError(f"model {label}: {key} has unknown keys {unknown} and lacks {missing}")
     for name, number in value.items():
-        if not isinstance(number, int) or number < 0:
-            raise PlanError(f"model {label}: {key}.{name}={number!r} must be a whole number of at least 0")
+        if not isinstance(number, int) or not 0 <= number <= MOST:
+            raise PlanError(f"model {label}: {key}.{name}={number!r} must be a whole number from 0 to {MOST}")
     return kind(**value)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import PlanError
+from .architecture import MOST
 from .trainer import TRAINER_ENGINES
 
 TASKS = ("pretrain", "full-finetune", "lora", "qlora")
@@ -16,7 +17,6 @@ RECOMPUTE = ("none", "selective", "full")
 OFFLOAD = ("none", "cpu", "nvme")
 PRECISIONS = ("bf16", "fp32", "fp16", "fp8", "mxfp8", "nvfp4")
 
-MOST = 2**31 - 1  # sizes are 32-bit numbers in configurations and kernels
 _WHOLE = (
     "tensor_parallel_size",
     "pipeline_parallel_size",

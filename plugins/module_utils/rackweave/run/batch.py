@@ -146,8 +146,7 @@ def _check(settings: BatchSettings, plan: RunPlan) -> None:
     for option in settings.sbatch_options:
         if not _OPTION.fullmatch(option):
             raise DocumentError(f"batch option {option!r} must read --name or --name=value")
-    if not settings.command:
-        raise DocumentError("the job has no command to run")
+    _check_command(settings.command)
     uneven = {
         host: len(plan.ranks_on(host)) for host in plan.hosts if len(plan.ranks_on(host)) != settings.gpus_per_node
     }
@@ -161,3 +160,12 @@ def _check(settings: BatchSettings, plan: RunPlan) -> None:
             f"the save signal would come {settings.save_signal_s} s before a time limit of {settings.time_limit_s} s; "
             "raise the limit or lower the signal time"
         )
+
+
+def _check_command(command: Sequence[str]) -> None:
+    """Refuse a command that is none, or a whole line given as one word: torchrun would look for a file of that name."""
+    if not command or not command[0].strip():
+        raise DocumentError("the job has no command to run")
+    if len(command) == 1 and len(command[0].split()) > 1:
+        words = ", ".join(command[0].split())
+        raise DocumentError(f"the command {command[0]!r} is one word; give its words as a list: [{words}]")

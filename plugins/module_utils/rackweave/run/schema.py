@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DocumentError
+from ..hardware.rows import kind_of
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def read_json(text: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DocumentError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise DocumentError(f"{where} must hold one JSON object, not {type(value).__name__}")
+        raise DocumentError(f"{where} must hold one JSON object, not {kind_of(value)}")
     return value
 
 

@@ -137,6 +137,22 @@ def test_a_preset_survives_the_plan_file(name):
         ),
         ({"model_type": "rwkv"}, "model_type='rwkv' is not one of"),
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size='big'"),
+        (
+            {"num_layers": 2, "hidden_size": 10**21 + 1, "num_attention_heads": 4, "vocab_size": 10},
+            "hidden_size=1000000000000000000001 is more than 2147483647",
+        ),
+        (
+            {
+                "num_layers": 2,
+                "hidden_size": 64,
+                "num_attention_heads": 4,
+                "vocab_size": 10,
+                "ffn_hidden_size": 64,
+                "experts": {"num_experts": 8, "experts_per_token": 9, "ffn_hidden_size": 64},
+            },
+            "experts_per_token=9 must be 1 to num_experts=8",
+        ),
+        (type("TaggedList", (list,), {})(["llama3-8b"]), "a name or a mapping, not list"),
     ],
 )
 def test_a_bad_model_is_one_sentence(mapping, words):

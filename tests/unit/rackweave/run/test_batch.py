@@ -75,6 +75,8 @@ def test_values_reach_the_shell_unchanged(tmp_path):
         ({"partition": "x\n#SBATCH --uid=0"}, "line break"),
         ({"sbatch_options": ("rm -rf",)}, "must read --name"),
         ({"command": ()}, "no command"),
+        ({"command": (" ",)}, "no command"),
+        ({"command": ("python train.py --x 1",)}, r"is one word.*\[python, train.py, --x, 1\]"),
         ({"run": "../other"}, "cannot be used"),
     ],
 )
