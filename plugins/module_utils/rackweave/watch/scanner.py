@@ -21,6 +21,8 @@ from .peers import LITERALS as PEER_LITERALS
 from .peers import PeerReports
 from .phases import LITERALS as PHASE_LITERALS
 from .phases import Phases
+from .port_rates import LITERALS as RATE_LITERALS
+from .port_rates import PortRates
 from .prefix import YEARLESS, Line, lines_of, parse_time, take_apart
 from .sections import LITERALS as SECTION_LITERALS
 from .sections import Sections
@@ -71,6 +73,7 @@ class Scan:
     phases: Phases = field(default_factory=Phases)
     transport: Transport = field(default_factory=Transport)
     links: Links = field(default_factory=Links)
+    rates: PortRates = field(default_factory=PortRates)
     failures: FailureTables = field(default_factory=FailureTables)
     peers: PeerReports = field(default_factory=PeerReports)
     attempt: Attempt = field(default_factory=Attempt)
@@ -266,8 +269,8 @@ class Scan:
             return self.life.feed(line)
         if name == "failures":
             return self.failures.feed(line, self.store)
-        scene = {"phases": self.phases, "transport": self.transport, "links": self.links, "peers": self.peers,
-                 "sections": self.sections}[name]  # fmt: skip
+        scene = {"phases": self.phases, "transport": self.transport, "links": self.links, "rates": self.rates,
+                 "peers": self.peers, "sections": self.sections}[name]  # fmt: skip
         return scene.feed(line)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -310,6 +313,7 @@ def _users() -> dict[str, list[Signature | str]]:
         "series": SERIES_LITERALS,
         "transport": TRANSPORT_LITERALS,
         "links": LINK_LITERALS,
+        "rates": RATE_LITERALS,
         "failures": FAILURE_LITERALS,
         "peers": PEER_LITERALS,
         "sections": SECTION_LITERALS,
@@ -367,7 +371,9 @@ _SHORT_PIECES = tuple(piece for piece in _FRAGMENTS if len(piece) < 3)
 _BY_START = _by_start(_FRAGMENTS)
 _ORDER = {
     name: at
-    for at, name in enumerate(("phases", "life", "series", "transport", "links", "failures", "peers", "sections"))
+    for at, name in enumerate(
+        ("phases", "life", "series", "transport", "links", "rates", "failures", "peers", "sections")
+    )
 }
 _FAST = ("series", "transport")
 _RESULTS = Source("result", "")

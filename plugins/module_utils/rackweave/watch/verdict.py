@@ -158,7 +158,7 @@ def _collect(scan: Scan) -> list[Finding]:
             found.append(finding)
     found = [finding for finding in found if not _ignored(finding, scan)]
     found.extend(joined(scan.store, scan.life))
-    for scene in (scan.transport, scan.links, scan.failures, scan.peers, scan.series, scan.attempt):
+    for scene in (scan.transport, scan.links, scan.rates, scan.failures, scan.peers, scan.series, scan.attempt):
         found.extend(scene.findings())
     found.extend(_flight(scan))
     return found
