@@ -123,6 +123,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "kernel_findings": kernel.kernel_findings,
     "kernel_moved": kernel.kernel_moved,
     "newest_kernel": kernel.newest_kernel,
+    "leftover_repositories": repositories.leftover_files,
     "check_repositories": repositories.check_repositories,
     "check_users": users.check_users,
     "kernel_arguments": kernel.check_kernel_arguments,

@@ -62,6 +62,18 @@ def repository_clashes(variables: Mapping[str, object]) -> list[str]:
     return found
 
 
+def leftover_files(paths: Sequence[str], entries: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the repository files that Rackweave wrote once and that no entry of the inventory names any more.
+
+    Args:
+        paths: files named ``rackweave-NAME.sources`` or ``rackweave-NAME.repo``.
+        entries: repositories of all roles.
+    """
+    names = {str(entry.get("name")) for entry in entries}
+    stems = ((path, path.rpartition("/")[2].rpartition(".")[0]) for path in sorted(paths))
+    return [path for path, stem in stems if stem.startswith("rackweave-") and stem[len("rackweave-") :] not in names]
+
+
 def _check_entry(entry: Mapping[str, object], name: str, where: str, manager: str) -> None:
     unknown = sorted(str(key) for key in entry if key not in _KEYS)
     if unknown:

@@ -2,7 +2,7 @@
 
 import pytest
 from rackweave.errors import ProvisionError
-from rackweave.provision.repositories import check_repositories, repository_clashes
+from rackweave.provision.repositories import check_repositories, leftover_files, repository_clashes
 from rackweave.provision.variables import check_host
 
 MIRROR = {
@@ -65,3 +65,13 @@ def test_two_roles_do_not_write_one_file_in_turns():
         "gpu_driver": {"gpu_driver_repositories": {"type": "list"}},
     }
     assert any("write the same file" in problem.text for problem in check_host("h", lists, specs))
+
+
+def test_files_of_repositories_that_no_entry_names_are_found():
+    apt, dnf = "/etc/apt/sources.list.d", "/etc/yum.repos.d"
+    paths = [f"{apt}/rackweave-old.cuda.sources", f"{apt}/rackweave-cuda.sources", f"{dnf}/rackweave-doca.repo"]
+    assert leftover_files(paths, [{"name": "cuda"}]) == [
+        f"{apt}/rackweave-old.cuda.sources",
+        f"{dnf}/rackweave-doca.repo",
+    ]
+    assert leftover_files(paths[1:2], [{"name": "cuda"}]) == []
