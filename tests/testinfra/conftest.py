@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -138,12 +139,21 @@ def slurm_host(variables, connect):
 
 @pytest.fixture(scope="session")
 def idle_nodes(request, controller):
-    """Return a function that asks Slurm which GPU nodes are idle now, so that a step of ours may run there."""
+    """Return a function that asks Slurm which GPU nodes are idle, so that a step of ours may run there.
+
+    Nodes that a step, such as our last one, has just left are waited for.
+    """
     hosts = support.inventory_hosts(request.config.getoption("--inventory"))["gpu_nodes"]
 
-    def ask():
+    def states():
         shown = controller.check_output(f"sinfo --noheader --Node --format='%N %T' --nodes={','.join(hosts)}")
-        return sorted({line.split()[0] for line in shown.splitlines() if line.split()[1] == "idle"} & set(hosts))
+        return {tuple(line.split()) for line in shown.splitlines()}
+
+    def ask():
+        deadline = time.monotonic() + 60
+        while any(state.startswith("completing") for _, state in states()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return sorted({name for name, state in states() if state == "idle"} & set(hosts))
 
     return ask
 
