@@ -13,13 +13,17 @@ from typing import BinaryIO, cast
 
 from ..errors import ParseError
 from ..watch.attempt import role_of
-from ..watch.prefix import parse_time
+from ..watch.prefix import ISO_TIME, parse_time
+from ..watch.rotation import Span, in_order
 from ..watch.scanner import Source
 from ..watch.verdict import Verdict, as_json, diagnose
 
 HELP = "Name the cause of a failed, hung or slow job from its logs: class, culprit, phase and first action."
 
 _CHUNK_BYTES = 1 << 20
+_EDGE_BYTES = 1 << 16
+# Of a larger file only the beginning is asked for its times.
+_WHOLE_BYTES = 1 << 28
 _EXIT_FAULT = 1
 
 
@@ -50,7 +54,7 @@ def _clock(text: str | None) -> datetime | None:
 
 
 def _sources(paths: list[str]) -> Iterator[Source]:
-    for path in paths:
+    for path, continues in in_order(paths, _span):
         if path == "-":
             if sys.stdin is None:
                 raise ParseError("-: there is no standard input; pipe a log into it, or name a file")
@@ -60,7 +64,7 @@ def _sources(paths: list[str]) -> Iterator[Source]:
         elif os.path.exists(path):
             role = role_of(path)
             kind = role.kind if role.kind in ("events", "attempt", "flight") else "log"
-            yield Source(os.path.basename(path), _file(path), role.host, role.rank, kind)
+            yield Source(os.path.basename(path), _file(path), role.host, role.rank, kind, continues and kind == "log")
         else:
             raise ParseError(
                 f"{path}: no such file or directory; give a log file, an attempt directory, or - for stdin"
@@ -72,15 +76,32 @@ def _directory(root: str) -> Iterator[Source]:
     empty = True
     for folder, folders, files in os.walk(root):
         folders.sort()
-        for name in sorted(files):
-            path = os.path.join(folder, name)
+        for path, continues in in_order([os.path.join(folder, name) for name in sorted(files)], _span):
             relative = os.path.relpath(path, root)
             role = role_of(relative)
             if role.kind != "skip" and os.path.isfile(path):
                 empty = False
-                yield Source(relative, _as_far_as_readable(path), role.host, role.rank, role.kind)
+                goes_on = continues and role.kind == "log"
+                yield Source(relative, _as_far_as_readable(path), role.host, role.rank, role.kind, goes_on)
     if empty:
         raise ParseError(f"{root} holds no file that could be evidence; name a log, or runs/<run>/attempts/<attempt>")
+
+
+def _span(path: str) -> Span:
+    """The first and the last time that a file tells near its beginning and its end."""
+    if not os.path.isfile(path):
+        return Span()
+    head = tail = b""
+    try:
+        for chunk in _file(path):
+            head = head or chunk[:_EDGE_BYTES]
+            if os.path.getsize(path) > _WHOLE_BYTES:
+                return Span(parse_time(head.decode("utf-8", "replace")))
+            tail = (tail + chunk)[-_EDGE_BYTES:]
+    except ParseError:
+        return Span()
+    times = [found[0] for found in ISO_TIME.finditer(tail.decode("utf-8", "replace"))]
+    return Span(parse_time(head.decode("utf-8", "replace")), parse_time(times[-1]) if times else None)
 
 
 def _as_far_as_readable(path: str) -> Iterator[bytes]:

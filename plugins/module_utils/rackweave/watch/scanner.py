@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,6 +55,7 @@ class Source:
         lines: text, bytes, or an iterable of either (chunks or lines).
         host, rank: who wrote it, where the path says so.
         kind: ``log``, or ``events`` / ``result`` / ``phase`` / ``attempt`` for files of an attempt directory.
+        continues: a log that goes on where the source before it ends, as the next part of a rotated log does.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Source:
     host: str | None = None
     rank: int | None = None
     kind: str = "log"
+    continues: bool = False
 
 
 @dataclass
@@ -81,14 +84,17 @@ class Scan:
     oom_phase: dict[int, str | None] = field(default_factory=dict)
     lines: int = 0
     names: list[str] = field(default_factory=list)
+    parts: list[tuple[int, str]] = field(default_factory=list)
     year: int | None = None
     dumps: dict[int, dict[str, object]] = field(default_factory=dict)
     labels: dict[int, set[str]] = field(default_factory=dict)
 
     def feed(self, source: Source) -> None:
         """Read one source to its end."""
-        number = len(self.names)
-        self.names.append(source.name)
+        if not (source.continues and self.names):
+            self.names.append(source.name)
+        number = len(self.names) - 1
+        self.parts.append((self.lines, source.name))
         if source.kind == "events":
             self._events(source, number)
             return
@@ -227,10 +233,18 @@ class Scan:
             self.life.quiet = line
             self.life.saving = line if phase == "save" else self.life.saving
 
+    def name_of(self, source: int, position: int) -> str:
+        """The file in which a line stands; lines are counted over all files."""
+        at = bisect_left(self.parts, (position, "")) - 1
+        if position > 0 and at >= 0:
+            return self.parts[at][1]
+        return self.names[source] if source < len(self.names) else "log"
+
     def finish(self) -> None:
         """Let the tables read what ranks wrote into their result files."""
         number = len(self.names)
         self.names.append("result")
+        self.parts.append((self.lines, "result"))
         chooser = Chooser()
         for rank, host, reason in self.attempt.reasons():
             for text in reason.splitlines()[-40:]:

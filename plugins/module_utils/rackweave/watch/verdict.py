@@ -324,7 +324,7 @@ def _absent(root: Finding, ordered: list[Finding], scan: Scan) -> set[int]:
 
 
 def _cite(finding: Finding, scan: Scan) -> str:
-    name = scan.names[finding.source] if finding.source < len(scan.names) else "log"
+    name = scan.name_of(finding.source, finding.position)
     return f"{name}:{finding.position}: {finding.text}"
 
 
