@@ -103,3 +103,18 @@ def test_a_first_run_without_documents_or_a_declared_class_is_no_error_and_write
     assert code == 0, output
     assert "changed=0" in output
     assert not state.exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "sentence"),
+    [
+        ("training_job_hosts=[trn01, tnr02]", "training_job_hosts names tnr02, which gpu_nodes"),
+        ("training_job_documents_dir=/nowhere/at/all", "training_job_documents_dir /nowhere/at/all is no directory"),
+    ],
+)
+def test_a_plan_for_nodes_or_from_documents_that_are_not_there_is_refused(tmp_path, variable, sentence):
+    name, value = variable.split("=")
+    words = ("-e", f"{{{name}: {value}, rackweave_state_dir: {tmp_path}}}")
+    code, output = run("plan", "inventory/prod", *words)
+    assert code == 2
+    assert sentence in output

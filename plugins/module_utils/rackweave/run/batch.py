@@ -17,6 +17,7 @@ JOB_NAME_PREFIX = "rackweave-"
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+MOST_S = 60 * (2**31 - 1)  # Slurm keeps limits as whole minutes in 32 bits
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"--[a-z][a-z0-9-]*(=\S.*)?")
 
@@ -154,6 +155,10 @@ def _check(settings: BatchSettings, plan: RunPlan) -> None:
         host, count = next(iter(uneven.items()))
         raise DocumentError(
             f"the plan puts {count} ranks on {host}, but {settings.gpus_per_node} GPUs are asked for on each node"
+        )
+    if settings.time_limit_s > MOST_S:
+        raise DocumentError(
+            f"a time limit of {settings.time_limit_s} s is more than the {MOST_S} s that Slurm can count"
         )
     if settings.save_signal_s >= settings.time_limit_s:
         raise DocumentError(

@@ -68,6 +68,7 @@ def test_values_reach_the_shell_unchanged(tmp_path):
     [
         ({"gpus_per_node": 8}, "2 ranks on node-b, but 8 GPUs"),
         ({"save_signal_s": 3600}, "3600 s before a time limit of 3600 s"),
+        ({"time_limit_s": 10**99}, "that Slurm can count"),
         ({"run_dir": "runs/demo"}, "must be absolute"),
         ({"run_dir": "/mnt/%u"}, "percent"),
         ({"environment": {"A-B": "1"}}, "'A-B'"),
