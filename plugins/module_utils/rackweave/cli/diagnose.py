@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import os
 import sys
 import zlib
@@ -21,6 +22,7 @@ from ..watch.verdict import Verdict, as_json, diagnose
 HELP = "Name the cause of a failed, hung or slow job from its logs: class, culprit, phase and first action."
 
 _CHUNK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
 _EDGE_BYTES = 1 << 16
 # Of a larger file only the beginning is asked for its times.
 _WHOLE_BYTES = 1 << 28
@@ -29,7 +31,7 @@ _EXIT_FAULT = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("logs", nargs="+", metavar="LOG", help="log file (gzip too), attempt directory, or - for stdin")
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="log file, attempt directory, or - for stdin; gzip too")
     parser.add_argument("--now", metavar="ISO8601", help="judge silence against this clock (default: the text alone)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
@@ -116,7 +118,7 @@ def _file(path: str) -> Iterator[bytes]:
     """Stream a file, opened when it is read, so that thousands of files need one descriptor."""
     try:
         with open(path, "rb") as stream:
-            packed = stream.read(2) == b"\x1f\x8b"
+            packed = stream.read(2) == _GZIP
             stream.seek(0)
             yield from _chunks(cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if packed else stream)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -126,8 +128,12 @@ def _file(path: str) -> Iterator[bytes]:
 
 
 def _standard_input() -> Iterator[bytes]:
+    stream = cast(io.BufferedReader, sys.stdin.buffer)
     try:
-        yield from _chunks(sys.stdin.buffer)
+        packed = stream.peek(2)[:2] == _GZIP
+        yield from _chunks(cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if packed else stream)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ParseError(f"-: damaged gzip data: {error}") from error
     except OSError as error:
         raise ParseError(f"-: standard input cannot be read: {error.strerror or error}") from error
 

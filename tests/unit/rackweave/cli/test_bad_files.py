@@ -1,5 +1,6 @@
 """Every file that a command is given may be anything: a sentence and status 2, or a page that says what it lacks."""
 
+import gzip
 import json
 import os
 import shutil
@@ -175,6 +176,18 @@ def test_a_model_comes_through_a_pipe_too():
 
 def test_a_root_that_is_none_is_not_a_machine_without_parts(capsys, tmp_path):
     assert "is no directory" in refused(capsys, "nccl", "--collect", "a", "--root", tmp_path / "nowhere")
+
+
+def test_a_packed_log_is_read_through_a_pipe_too(tmp_path):
+    log = tmp_path / "log.gz"
+    log.write_bytes(gzip.compress(b"torch.OutOfMemoryError: CUDA out of memory.\n"))
+    found = command(f"diagnose --json - < {log}")
+    assert json.loads(found.stdout)["diagnosis_class"] == "mem.cuda_oom"
+    assert found.stdout == command(f"diagnose --json - < <(gunzip -c {log})").stdout
+    log.write_bytes(log.read_bytes()[:20])
+    broken = command(f"diagnose - < {log}")
+    assert (broken.returncode, broken.stderr.count("\n")) == (2, 1)
+    assert "-: damaged gzip data" in broken.stderr
 
 
 def test_a_closed_output_is_one_sentence_and_a_closed_error_output_breaks_nothing(tmp_path):
