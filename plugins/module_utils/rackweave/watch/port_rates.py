@@ -106,6 +106,8 @@ class PortRates:
         """Hosts with a port that is slower than its like, or alone without a link."""
         slow: dict[str, _Port] = {}
         for alike in self._alike():
+            if not alike[0].kind and alike[0].layer != "InfiniBand":
+                continue  # the management port of a RoCE node looks the same here
             up = [port for port in alike if port.state == "LinkUp"]
             down = [port for port in alike if port.state in _NO_LINK]
             if len(down) == 1 and len(up) >= _ALIKE - 1:

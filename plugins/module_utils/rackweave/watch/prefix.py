@@ -178,7 +178,7 @@ _NOT_A_HOST = re.compile(
 # torchrun's table, a kernel line, a rank.
 _OWN_OUTPUT = re.compile(
     r"(?:time|host|rank|exitcode|error_file|traceback) +: |\[\d+\]:\s*$|Root Cause \(first observed|"
-    r"\[ *\d{1,9}\.\d{3,6}\] |NVRM: |[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \S+ kernel: "
+    r"\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|\[ *\d{1,9}\.\d{3,6}\] |NVRM: |[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \S+ kernel: "
 )
 # Files and commands whose name a collector puts in front of their lines.
 _COLLECTED = re.compile(r"(?:dmesg|kern|kmsg|syslog|messages|journal|console|stdout|stderr|agent|launcher|std)\b")

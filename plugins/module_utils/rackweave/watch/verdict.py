@@ -165,9 +165,11 @@ def _collect(scan: Scan) -> list[Finding]:
 
 
 def _ignored(finding: Finding, scan: Scan) -> bool:
-    """An exception that Python itself ignores, in a destructor at exit, or a warning that channel lines disprove."""
+    """An exception that Python itself ignores, in a destructor at exit, or a warning that NCCL's lines disprove."""
     if finding.diagnosis == "net.gdr_inactive":
         return scan.transport.all_use_gdr()
+    if finding.diagnosis == "launch.dns_failure":
+        return any(mark.last > finding.position for mark in scan.store.of("fact:communicates"))
     if finding.diagnosis != "app.exception":
         return False
     marks = scan.store.of("fact:ignored_exception")

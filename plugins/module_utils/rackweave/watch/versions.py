@@ -29,8 +29,9 @@ def mismatch(store: Store, life: Lifecycle) -> Iterator[Finding]:
         if "rank2" in named and hit.line.host:
             homes[int(named["rank2"])] = hit.line.host  # each rank compares the others with itself, the second one
     if sum(map(len, ranks.values())) < _ENOUGH:
-        yield from map(to_finding, hits)
-        yield from _printed(store, life)
+        printed = list(_printed(store, life))
+        # Two ranks that differ do not tell who is odd, but what all of them printed at the start may.
+        yield from printed if any(finding.hosts for finding in printed) else [*map(to_finding, hits), *printed]
         return
     odd = _fewest(ranks)
     # The library belongs to a node; ranks are named only where it is not known.

@@ -24,7 +24,8 @@ TABLE = (
         r"exist|missing)|"
         r"AssertionError: metadata is None|(?:not|n't) (?:contain|have|hold) a (?:valid|complete|distributed) "
         r"checkpoint|"
-        r"Object shard \S+ not found|Missing (?:object )?shards after fully parallel loading|Missing loaded item shard|"
+        r"[Cc](?:an't|annot) find a valid checkpoint at |Object shard \S+ not found|Missing loaded item shard|"
+        r"Missing (?:object )?shards after fully parallel loading|"
         r"is not a (?:distributed|complete|valid) checkpoint|(?i:checkpoint\b.{0,160}\bis incomplete|incomplete "
         r"checkpoint\b)",
         "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/run1/iter_0012000/.metadata'",

@@ -40,6 +40,12 @@ TABLE = (
         blame="host",
     ),
     S(
+        "fact:communicates",
+        "fact:communicates",
+        r"ncclCommInit\w* .*Init COMPLETE|Connected all (?:rings|trees)|Connected (?:NVLS|binomial) tree",
+        "host1:5:5 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 8 cudaDev 0 nvmlDev 0 - Init COMPLETE",
+    ),
+    S(
         "nccl.segfault/kernel",
         "nccl.segfault",
         r"(?:segfault at|general protection fault).*\bin lib(?:nccl|rccl)[\w.-]*",

@@ -188,7 +188,8 @@ TABLE = (
         r"Call to connect (?:to )?" + _peer(2) + r" (?:returned|failed)|"
         r"^(?:\S+ )?NCCL WARN (?:Call to )?[Cc]onnect(?: to " + _peer(3) + r")? (?:returned|failed)|"
         r"\b[Cc]onnect to " + _peer(4) + r" returned .{1,60}exceeded error retry count|"
-        r"[Ss]ocket\w*Accept\w*: (?:exceeded error retry count|Accept failed)",
+        r"[Ss]ocket\w*Accept\w*: (?:exceeded error retry count|Accept failed)|"
+        r"[Ss]ocketPollConnect (?:poll\(\) )?failed",
         "host5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 192.0.2.14<56849> returned "
         "113(No route to host) errno 115(Operation now in progress)",
         unless=r"NCCL INFO|retrying",
