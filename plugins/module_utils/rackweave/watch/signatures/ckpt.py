@@ -140,6 +140,7 @@ TABLE = (
         r"(?i:loaded (?:iteration|step|tag) \S+.{0,60}\b(?:but|instead of|while|expected|requested)\b)",
         "WARNING: on rank 11 found iteration 15 in the metadata while max iteration across the ranks is 4160813071",
         depth=18,
+        unless=r"(?i)does not exist.{0,12}\b(?:creat\w+|skipp\w+|ignor\w+|nothing)\b|will (?:be )?creat",
     ),
     S(
         "ckpt.silent_fresh_start/megatron",
