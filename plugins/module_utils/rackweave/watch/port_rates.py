@@ -23,7 +23,8 @@ _SYSFS = re.compile(r"/infiniband/(?P<device>[\w-]+)/ports/(?P<port>\d+)/rate:\s
 _KEYS = {"CA type": "kind", "Link layer": "layer", "link_layer": "layer", "Rate": "rate", "rate": "rate"}
 
 LITERALS = (
-    "CA '",
+    # A device's name after "CA", which alone would be found in too many words.
+    *(f"'{driver}" for driver in ("mlx", "bnxt", "irdma", "hfi", "roce", "ibp", "ibs", "efa", "ionic")),
     "Infiniband device '",
     "CA type:",
     "Physical state:",
