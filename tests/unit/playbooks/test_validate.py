@@ -1,5 +1,6 @@
 """An inventory that is none, or lacks the groups, is an error in every playbook and no play without hosts."""
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.support.lab import inventory_hosts
 
 ROOT = Path(__file__).resolve().parents[3]
 ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
@@ -103,6 +106,34 @@ def test_a_first_run_without_documents_or_a_declared_class_is_no_error_and_write
     assert code == 0, output
     assert "changed=0" in output
     assert not state.exists()
+
+
+def observed_as(tmp_path, gpus):
+    """Write documents of all nodes of inventory/prod below a state directory, with so many GPUs each."""
+    example = next((ROOT / "inventory/hardware/examples").glob("*/*.json"))
+    document = json.loads(example.read_text())
+    document["gpus"] = document["gpus"][:gpus]
+    (tmp_path / "observed").mkdir(parents=True)
+    for host in inventory_hosts("inventory/prod")["gpu_nodes"]:
+        (tmp_path / f"observed/{host}.json").write_text(json.dumps({**document, "host": host}))
+
+
+# A run of site.yml observes the nodes anew before it plans, so old documents must not keep it from that.
+def test_nodes_that_lacked_gpus_when_last_observed_are_told_of_and_refuse_nothing(tmp_path):
+    observed_as(tmp_path, gpus=1)
+    words = ("-e", f"{{training_job_tensor_parallel_size: 8, rackweave_state_dir: {tmp_path}}}")
+    code, output = run("validate", "inventory/prod", *words)
+    assert code == 0, output
+    assert "WARNING: with the nodes as they were observed last, the plan would be refused: " in output
+    assert "observed anew before the plan" in output
+
+
+def test_sizes_that_no_nodes_could_have_are_refused_whatever_was_observed(tmp_path):
+    observed_as(tmp_path, gpus=8)
+    words = ("-e", f"{{training_job_tensor_parallel_size: 3, rackweave_state_dir: {tmp_path}}}")
+    code, output = run("validate", "inventory/prod", *words)
+    assert code == 2
+    assert output.count("tensor_parallel_size=3") >= 1
 
 
 @pytest.mark.parametrize(
