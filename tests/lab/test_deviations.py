@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 import jinja2
 import pytest
 from rackweave.provision.qos import qos_document
+from rackweave.provision.units import unit_command
 
 from tests.support.deviations import DEVIATIONS, KEPT, ROOT, RUN
 from tests.support.lab import ROOT as CHECKOUT
@@ -58,7 +59,7 @@ def hardware(lab):
     """Let one node look like an 8-GPU machine with everything in order."""
     role = CHECKOUT / "roles/rdma_fabric"
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
-    environment.filters["comment"] = "# {}".format
+    environment.filters |= {"comment": "# {}".format, "rackweave.cluster.unit_command": unit_command}
     unit = environment.from_string((role / "templates/rackweave-rdma-qos.service.j2").read_text()).render(
         ansible_managed="test", __rdma_fabric_config="/etc/rackweave/rdma_qos.json", rdma_fabric_root=ROOT,
         __rdma_fabric_tool="/usr/local/sbin/rackweave-rdma-qos",
