@@ -117,6 +117,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("label", re.compile(r"[\w.-]+-\d+ +\| ")),
     ("label", re.compile(r"\[\d{0,3}m ?")),
+    ("label", re.compile(r"[\w.-]{1,40}/\d{1,6} (?=\[(?:default|trainer|worker|rank)\d+\]:)")),  # torchx: role/replica
     ("label", re.compile(r"\[\d{1,6}\] (?=\S+:\d+:\d+ \[|\[rank)")),
     ("label", re.compile(r" *\d{1,6}: +(?=\S)|\d{1,6}: ?(?=\[)")),
     ("host", re.compile(r"(?P<host>[A-Za-z](?:[\w-]*[\w])?(?:\.[\w-]+)*|\d{1,3}(?:\.\d{1,3}){3}):[ \t]+(?=\S)")),

@@ -38,7 +38,7 @@ def _watchdog(store: Store, life: Lifecycle) -> Iterator[Finding]:
             yield finding_of("hang.collective_timeout", first, 43, ranks=behind)
         return
     operations = Counter(op for _, op, _ in by_rank.values())
-    unheard = _unheard(set(by_rank), store)
+    unheard = _unheard(set(by_rank), store) or _missing_member(by_rank)
     if len(operations) == 1 and unheard:
         yield finding_of("hang.collective_timeout", hits[0], 43, ranks=unheard)
     if len(operations) > 1:
@@ -55,6 +55,28 @@ def _unheard(waiting: set[int], store: Store) -> set[int]:
     if len(waiting) < 4 or not 0 < silent * 4 <= world:
         return set()
     return set(range(world)) - waiting
+
+
+# The rank within a group stands behind the global one, and counts as a prefix.
+_IN_GROUP = re.compile(r"\[(?:PG [^\]]{0,80} )?Rank (?P<local>\d{1,7})\]")
+
+
+def _missing_member(waiting: dict[int, tuple[int, str, Hit]]) -> set[int]:
+    """The ranks between the members of one smaller group that wait; the lines tell the numbers within the group."""
+    told = {rank: _IN_GROUP.search(hit.line.full) for rank, (_, _, hit) in waiting.items()}
+    pairs = sorted((int(match["local"]), rank) for rank, match in told.items() if match)
+    if len(pairs) < 3 or len(pairs) < len(waiting):
+        return set()
+    (first, base), (last, top) = pairs[0], pairs[-1]
+    if last == first or (top - base) % (last - first):
+        return set()
+    stride = (top - base) // (last - first)
+    start = base - first * stride
+    if stride < 1 or start < 0 or any(rank != start + local * stride for local, rank in pairs):
+        return set()  # several groups, or one whose ranks are not evenly spaced
+    members = {start + local * stride for local in range(last + 1)}
+    missing = members - set(waiting)
+    return missing if len(missing) * 4 <= len(members) else set()
 
 
 def _behind(store: Store, life: Lifecycle) -> Iterator[Finding]:
@@ -104,7 +126,11 @@ def _mounts(store: Store, life: Lifecycle) -> Iterator[Finding]:
     back = [(hit.line.host, _target(hit), hit.last) for hit in store.of("fact:mount_back")]
     for hit in store.of("fact:mount_lost"):
         target = _target(hit)
-        returned = any(host == hit.line.host and name == target and last > hit.last for host, name, last in back)
+        # A request that timed out names no target: it is over when any connection of the host is restored after it,
+        # since a target that stays away has a line of its own.
+        returned = any(
+            host == hit.line.host and (name == target or not target) and last > hit.last for host, name, last in back
+        )
         if not returned:
             yield finding_of("storage.unresponsive", hit, 19, hosts=[hit.line.host] if hit.line.host else [])
 

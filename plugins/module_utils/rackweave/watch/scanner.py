@@ -32,6 +32,8 @@ from .series import Series, as_record
 from .signature import Signature, quoted
 from .signatures import SIGNATURES
 from .text import as_chunks, clean, split_lines
+from .timers import LITERALS as TIMER_LITERALS
+from .timers import RankTimers
 from .transport import LITERALS as TRANSPORT_LITERALS
 from .transport import Transport
 
@@ -81,6 +83,7 @@ class Scan:
     peers: PeerReports = field(default_factory=PeerReports)
     attempt: Attempt = field(default_factory=Attempt)
     sections: Sections = field(default_factory=Sections)
+    timers: RankTimers = field(default_factory=RankTimers)
     oom_phase: dict[int, str | None] = field(default_factory=dict)
     lines: int = 0
     names: list[str] = field(default_factory=list)
@@ -284,7 +287,7 @@ class Scan:
         if name == "failures":
             return self.failures.feed(line, self.store)
         scene = {"phases": self.phases, "transport": self.transport, "links": self.links, "rates": self.rates,
-                 "peers": self.peers, "sections": self.sections}[name]  # fmt: skip
+                 "peers": self.peers, "sections": self.sections, "timers": self.timers}[name]  # fmt: skip
         return scene.feed(line)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -331,6 +334,7 @@ def _users() -> dict[str, list[Signature | str]]:
         "failures": FAILURE_LITERALS,
         "peers": PEER_LITERALS,
         "sections": SECTION_LITERALS,
+        "timers": TIMER_LITERALS,
     }
     for name, literals in scenes.items():
         for literal in {literal.lower() for literal in literals}:
@@ -386,7 +390,7 @@ _BY_START = _by_start(_FRAGMENTS)
 _ORDER = {
     name: at
     for at, name in enumerate(
-        ("phases", "life", "series", "transport", "links", "rates", "failures", "peers", "sections")
+        ("phases", "life", "series", "transport", "links", "rates", "failures", "peers", "sections", "timers")
     )
 }
 _FAST = ("series", "transport")

@@ -16,6 +16,13 @@ _HEADINGS = (
     ),
     re.compile(r"^(?P<host>[\w.-]+) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!?)\b"),
     re.compile(r"^\[\d+\] \d\d:\d\d:\d\d \[(?:SUCCESS|FAILURE)\] (?:\w+@)?(?P<host>[\w.-]+)"),
+    re.compile(r"^# ?(?:host(?:name)?|node)[ :=]+(?P<host>[\w.-]+)\s*$"),
+    # The prompt of a pasted shell session: a command that shows the machine's own state names the host, any other
+    # (on a login node, of a file) nobody.
+    re.compile(
+        r"^\[?[a-z][\w.-]*@(?:(?P<host>[\w.-]+)(?=[ :]~ ?\]?[%$#] (?:sudo )?"
+        r"(?:dmesg|nvidia-smi|journalctl|ibstat|ibstatus|ibv_devinfo|lspci|dcgmi|ethtool)\b)|[\w.-]+)[ :]~ ?\]?[%$#] \S"
+    ),
     re.compile(r"^Message from syslogd@(?P<host>[\w.-]+) at "),
 )
 _RULE = re.compile(r"-{8,}\s*$")
@@ -26,7 +33,8 @@ _NODES = re.compile(
 _KINDS = re.compile(r"(?:rank|job|log|out|err|nccl|run|step|slurm|attempt|dmesg|train|worker_)", re.IGNORECASE)
 
 LITERALS = ("==> ", "====", "----", "## ", "****", " | CHANGED", " | SUCCESS", " | FAILED", "[SUCCESS]", "[FAILURE]",
-            " | UNREACHABLE", "Message from syslogd@")  # fmt: skip
+            " | UNREACHABLE", "Message from syslogd@", "# host",
+            "# node", "#host", "#node", "~ % ", "~$ ", "~]$ ", "~# ", "~]# ")  # fmt: skip
 
 
 @dataclass

@@ -287,7 +287,24 @@ class Series:
         # One line before the jump is a weak base, so it has to be a clear one.
         ratio = 1.5 if len(head) < 2 else 1.35
         slow = base > 0 and all(value > ratio * base for value in values[-tail:])
-        return chosen[-tail][0] if slow else None
+        if not slow or _same_work_rate([sample for sample, _ in chosen], tail):
+            return None
+        return chosen[-tail][0]
+
+
+_FLOPS = re.compile(r"FLOP\w*(?:/s)?(?:/GPU)?\)?[\"']?\s*[:=]\s*(?P<rate>\d[\d.]*)")
+
+
+def _same_work_rate(samples: list[Sample], tail: int) -> bool:
+    """Whether the last steps are longer only because each does more (longer sequences, a larger batch).
+
+    Only the printed rate of operations proves it; tokens per second may be an average over the whole run.
+    """
+    told = [_FLOPS.search(sample.line.full) for sample in samples]
+    rates = [float(match["rate"].rstrip(".")) for match in told if match]
+    if len(rates) < len(samples) or len(samples) <= tail:
+        return False
+    return min(rates[-tail:]) > 0.9 * median(rates[:-tail])
 
 
 _PLAIN_NUMBER = re.compile(r"\d+\.?\d*(?:[eE][-+]?\d+)?")

@@ -115,8 +115,16 @@ _ADVICE = re.compile(
     r"usage:)(?=\W|$)",
     re.IGNORECASE,
 )
+# A sample of an evaluation or of data that a trainer prints: the match stands in a string that is still open.
+_PRINTED = re.compile(
+    r"\b(?:prompt|question|answer|completion|instruction|generat(?:ion|ed)(?:[ _]text)?|"
+    r"(?:sample|example)\W{0,2}#?\d+\W{0,3}\w*)[\"']?\s*[:=]\s*(?P<q>[\"'])(?:(?!(?P=q)(?!\w)).)*$",
+    re.IGNORECASE,
+)
 
 
 def quoted(text: str, start: int) -> bool:
     """Whether a match that begins at ``start`` is quoted (comment, advice, search) rather than reported."""
-    return bool(_COMMENT.match(text)) or (start > 3 and bool(_ADVICE.search(text, 0, start)))
+    if _COMMENT.match(text):
+        return True
+    return start > 3 and bool(_ADVICE.search(text, 0, start) or _PRINTED.search(text, 0, start))

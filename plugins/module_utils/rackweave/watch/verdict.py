@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -30,6 +31,12 @@ PHASE_LIMIT_S = 1800.0
 
 # How a process dies of a cause: the launcher's table then says which one.
 _DEATHS = {"mem.host_oom": "launch.sigkill_unconfirmed", "nccl.segfault": "launch.child_crash"}
+# Completions of verbs that report what the remote end refused: invalid request, access and operation errors.
+_REMOTE_ERROR = re.compile(
+    r"Got completion .*\b(?:status|error)[ =](?:9|10|11)\b|remote access (?:error )?on mlx5", re.I
+)
+# The service of the switches, which has nothing to do on a node that has none.
+_SWITCH_SERVICE = re.compile(r"fabric-?manager", re.IGNORECASE)
 _DEFERRED = {"slurm.controller_unreachable/any", "storage.unresponsive/fact", versions.PAIRS, *rerun.DEFERRED}
 
 
@@ -143,7 +150,7 @@ def _nearest(ordered: list[Finding]) -> Finding:
         and _tier(finding) == _tier(first)
         and not finding.kernel
     ]
-    return min(report, key=lambda finding: finding.depth, default=first)
+    return min([first, *report], key=lambda finding: finding.depth)
 
 
 def _collect(scan: Scan) -> list[Finding]:
@@ -156,20 +163,42 @@ def _collect(scan: Scan) -> list[Finding]:
             if finding.diagnosis == "mem.cuda_oom":
                 finding = replace(finding, phase=scan.oom_phase.get(hit.line.position))
             found.append(finding)
-    found = [finding for finding in found if not _ignored(finding, scan)]
+    found = [_by_coordinator(finding, scan) for finding in found if not _ignored(finding, scan)]
     found.extend(joined(scan.store, scan.life))
-    for scene in (scan.transport, scan.links, scan.rates, scan.failures, scan.peers, scan.series, scan.attempt):
+    for scene in (
+        scan.transport,
+        scan.links,
+        scan.rates,
+        scan.failures,
+        scan.peers,
+        scan.series,
+        scan.timers,
+        scan.attempt,
+    ):
         found.extend(scene.findings())
     found.extend(_flight(scan))
     return found
 
 
+def _by_coordinator(finding: Finding, scan: Scan) -> Finding:
+    """Name the ranks whose failures a distributed checkpoint's coordinator gathered, instead of the one that prints."""
+    for hit in scan.store.of("fact:gathered_failures"):
+        below = finding.position - hit.line.position
+        if finding.source != hit.line.source or not 0 <= below <= REPORT_LINES or finding.ranks != {hit.line.rank}:
+            continue  # what names nobody, such as a missing file that all share, stays so
+        ranks = frozenset(int(number) for number in hit.groups["failed"].split(","))
+        return replace(finding, ranks=ranks, hosts=finding.hosts if hit.line.rank in ranks else frozenset())
+    return finding
+
+
 def _ignored(finding: Finding, scan: Scan) -> bool:
-    """An exception that Python itself ignores, in a destructor at exit, or a warning that NCCL's lines disprove."""
+    """An exception that Python itself ignores, in a destructor at exit, or a warning that other lines disprove."""
     if finding.diagnosis == "net.gdr_inactive":
         return scan.transport.all_use_gdr()
     if finding.diagnosis == "launch.dns_failure":
         return any(mark.last > finding.position for mark in scan.store.of("fact:communicates"))
+    if finding.diagnosis == "gpu.nvswitch_fatal" and _SWITCH_SERVICE.search(finding.text):
+        return finding.printed_by in {hit.line.host for hit in scan.store.of("fact:no_switches")}
     if finding.diagnosis != "app.exception":
         return False
     marks = scan.store.of("fact:ignored_exception")
@@ -345,6 +374,9 @@ def _blame(root: Finding, same: list[Finding], ordered: list[Finding], scan: Sca
             hosts |= root.hosts
         ranks |= root.ranks
         return ranks, hosts
+    if root.diagnosis == "net.local_protection":
+        # A remote error is the answer to what the other end did: named is who reports the violation as its own.
+        same = [finding for finding in same if not _REMOTE_ERROR.search(finding.text)] or same
     if root.diagnosis == "app.exception":
         same = [finding for finding in same if _gist(finding.text) == _gist(root.text)]
     if root.diagnosis in (

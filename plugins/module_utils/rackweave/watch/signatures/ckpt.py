@@ -97,6 +97,13 @@ TABLE = (
         "current world size is 16.",
         depth=19,
     ),
+    # DCP prints every rank's failure on the coordinator; the key view lists whose they are.
+    S(
+        "fact:gathered_failures",
+        "fact:gathered_failures",
+        r"CheckpointException ranks: ?dict_keys\(\[(?P<failed>\d+(?:, ?\d+)*)\]\)",
+        "[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([5])",
+    ),
     S(
         "ckpt.write_failed/stream",
         "ckpt.write_failed",
@@ -198,7 +205,8 @@ TABLE = (
         + r"|async\w* (?:checkpoint |save )*saves? (?:might be |may be |are |is )*not (?:yet )?finali[sz]ed|"
         r"(?:wait\w* (?:for|on)|blocked (?:on|by))\b.{0,20}\b(?:previous|last|prior|pending|earlier) "
         r"(?:async\w* )?(?:checkpoint|save)|async\w* (?:checkpoint |save )*saves? overlap|"
-        r"skipp\w+ (?:the |this )?(?:checkpoint|save).{0,60}(?:in[- ](?:flight|progress)|still|another|previous)",
+        r"skipp\w+ (?:the |this )?(?:checkpoint|save).{0,60}(?:in[- ](?:flight|progress)|still|another|previous)|"
+        r"skips? (?:the |this )?(?:checkpoint|sav\w+)\b.{0,60}\b(?:since|because|as) it is (?:still )?saving\b",
         "WARNING: a previous async checkpoint save is still in progress, skipping the save at iteration 1200",
         depth=80,
         unless=r"(?i)evaluation|no (?:previous|async)",

@@ -27,11 +27,19 @@ TABLE = (
     S(
         "gpu.fallen_off_bus/text",
         "gpu.fallen_off_bus",
-        r"fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|Unable to determine the device handle for (?:gpu|"
-        r"GPU).*(?:Unknown Error|lost|Not Found)",
+        r"fallen off the bus|\bGPU is lost\b|GPU_IS_LOST",
         "host6 kernel: NVRM: fallen off the bus and is not responding to commands.",
         blame="both",
         depth=10,
+    ),
+    # What nvidia-smi says of a GPU that does not answer: the kernel's line, where there is one, tells why.
+    S(
+        "gpu.fallen_off_bus/handle",
+        "gpu.fallen_off_bus",
+        r"Unable to determine the device handle for (?:gpu|GPU).*(?:Unknown Error|lost|Not Found)",
+        "host6 nvidia-smi: Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error",
+        blame="both",
+        depth=12,
     ),
     S(
         "gpu.ecc_uncorrectable/xid",
@@ -206,6 +214,14 @@ TABLE = (
         blame="both",
         depth=14,
         whole=True,
-        unless=FINE + r"|non-?fatal",
+        unless=FINE + r"|non-?fatal|NV_WARN_NOTHING_TO_DO",
+    ),
+    # What fabric manager says on a node without switches, before it ends with an error.
+    S(
+        "fact:no_switches",
+        "fact:no_switches",
+        r"NVSwitch.{0,120}\bNV_WARN_NOTHING_TO_DO",
+        "Jan 02 10:00:00 host3 nv-fabricmanager[812]: request to query NVSwitch device information from NVSwitch "
+        "driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]",
     ),
 )

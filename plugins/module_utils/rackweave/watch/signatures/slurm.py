@@ -74,7 +74,8 @@ TABLE = (
         "slurm.requeued_held",
         r"(?i:prolog|job env setup)(?:.{0,30}failure)? on node (?P<hosts>[\w.\[\],-]+), draining|(?i:prolog "
         r"(?:launch )?fail\w*).{0,80}node(?:s|list)?[ =:]+(?P<hosts2>[\w.\[\],-]+)|"
-        r"(?i:prolog failed(?:,)? (?:status|rc)\b)",
+        r"(?i:prolog failed(?:,)? (?:status|rc)\b)|"
+        r"slurmd error running JobId=\d+ on node\(s\)=(?P<hosts3>\S+?): Prolog",
         "[2026-08-02T04:00:12.1] error: validate_node_specs: Prolog or job env setup failure on node "
         "host2, draining the node",
         blame="host",
