@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INVENTORY ?= inventory/lab
 LAB_PLAY := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-playbook -i inventory/lab
 UNIT_TESTS := tests/unit tests/contract
-LAB_TESTS := tests/testinfra tests/lab
+LAB_TESTS := tests/lab tests/testinfra
 USUAL := not benchmark and not faults and not long
 
 LANE ?= 0.15.0 0.16.9

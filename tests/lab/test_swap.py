@@ -81,6 +81,8 @@ def swapped(lab, met_again):
     lab.ssh("ctl", f"scancel --quiet --name=rackweave-{RUN}")
     if met_again:
         restore(lab)
+    else:  # the node goes, and so does what was observed of it
+        (ROOT / DOCUMENT).unlink(missing_ok=True)
     for path in (ACCEPTED, TREES, STATE / "plan" / RUN, STATE / "shared/runs" / RUN, STATE / "rebuild"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -118,22 +118,31 @@ def observed_as(tmp_path, gpus):
         (tmp_path / f"observed/{host}.json").write_text(json.dumps({**document, "host": host}))
 
 
-# A run of site.yml observes the nodes anew before it plans, so old documents must not keep it from that.
-def test_nodes_that_lacked_gpus_when_last_observed_are_told_of_and_refuse_nothing(tmp_path):
+# Of site.yml, as an operator runs it after a repair: `verify` observes the nodes before the plan.
+def test_a_run_that_observes_anew_is_not_refused_for_what_nodes_lacked_when_last_observed(tmp_path):
     observed_as(tmp_path, gpus=1)
-    words = ("-e", f"{{training_job_tensor_parallel_size: 8, rackweave_state_dir: {tmp_path}}}")
-    code, output = run("validate", "inventory/prod", *words)
+    values = {"training_job_tensor_parallel_size": 8, "rackweave_state_dir": str(tmp_path)}
+    code, output = run("validate", "inventory/prod", "-e", json.dumps({**values, "validate_before_observation": True}))
     assert code == 0, output
     assert "WARNING: with the nodes as they were observed last, the plan would be refused: " in output
-    assert "observed anew before the plan" in output
-
-
-def test_sizes_that_no_nodes_could_have_are_refused_whatever_was_observed(tmp_path):
-    observed_as(tmp_path, gpus=8)
-    words = ("-e", f"{{training_job_tensor_parallel_size: 3, rackweave_state_dir: {tmp_path}}}")
-    code, output = run("validate", "inventory/prod", *words)
+    assert "they are observed anew before it" in output
+    code, output = run("validate", "inventory/prod", "-e", json.dumps(values))
     assert code == 2
-    assert output.count("tensor_parallel_size=3") >= 1
+    assert "be out of date, playbooks/verify.yml --tags verify_observe collects it anew" in output
+
+
+def test_site_observes_anew():
+    validate = yaml.safe_load((ROOT / "site.yml").read_text())[0]
+    assert validate["ansible.builtin.import_playbook"] == "playbooks/validate.yml"
+    assert validate["vars"] == {"validate_before_observation": True}
+
+
+def test_sizes_that_no_nodes_of_the_class_could_have_are_refused_whatever_was_observed(tmp_path):
+    observed_as(tmp_path, gpus=8)
+    values = {"training_job_tensor_parallel_size": 3, "rackweave_state_dir": str(tmp_path)}
+    code, output = run("validate", "inventory/prod", "-e", json.dumps({**values, "validate_before_observation": True}))
+    assert code == 2
+    assert "tensor_parallel_size=3" in output
 
 
 @pytest.mark.parametrize(
